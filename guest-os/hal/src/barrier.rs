@@ -1,0 +1,27 @@
+//! Order between memory that a device reads and writes, and its registers.
+//!
+//! | barrier | orders | used |
+//! |---|---|---|
+//! | [`dma_wmb`] | stores to DMA memory, one before the next | between the parts of a descriptor whose order matters |
+//! | [`dma_rmb`] | loads from DMA memory, one before the next | after a completion's phase, before the rest of it |
+//! | [`mmio_wmb`] | stores to DMA memory before a store to a register | before a doorbell |
+
+use crate::arch;
+
+/// Stores to DMA memory before this call are seen by devices before stores after it.
+#[inline(always)]
+pub fn dma_wmb() {
+    arch::dma_wmb();
+}
+
+/// Loads from DMA memory after this call see data at least as new as loads before it.
+#[inline(always)]
+pub fn dma_rmb() {
+    arch::dma_rmb();
+}
+
+/// Stores to DMA memory before this call are seen by devices before they see a register write after it.
+#[inline(always)]
+pub fn mmio_wmb() {
+    arch::mmio_wmb();
+}

@@ -1,0 +1,382 @@
+//! Memory that devices read and write.
+//!
+//! A device may change such memory at any moment, so that no reference to it is ever handed out: every access is a volatile
+//! load or store of a plain word, or a copy made of them. The address that a device uses, [`IoAddr`], is a type of its own:
+//! it equals the physical address on some platforms, and on others (TCE windows, vIOMMU) it does not.
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::marker::PhantomData;
+use core::ptr::NonNull;
+
+use thiserror::Error;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// An address as a device sees it, to be put into its registers and descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct IoAddr(u64);
+
+impl IoAddr {
+    /// The I/O address with this value.
+    pub const fn new(value: u64) -> Self {
+        Self(value)
+    }
+
+    /// The value to put into a register or descriptor.
+    pub const fn value(self) -> u64 {
+        self.0
+    }
+
+    /// The address `bytes` further on.
+    ///
+    /// # Panics
+    /// When the sum does not fit into 64 bits.
+    pub const fn offset(self, bytes: usize) -> Self {
+        match self.0.checked_add(bytes as u64) {
+            Some(value) => Self(value),
+            None => panic!("I/O address beyond 64 bits"),
+        }
+    }
+}
+
+impl fmt::Debug for IoAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "io:{:#x}", self.0)
+    }
+}
+
+/// Why DMA memory could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DmaError {
+    /// No contiguous memory of that size is left.
+    #[error("no {length} bytes of DMA memory (aligned to {align}) are left; give the guest more memory, or the job less depth or smaller blocks")]
+    OutOfMemory {
+        /// Bytes asked for.
+        length: usize,
+        /// Alignment asked for, in bytes.
+        align: usize,
+    },
+    /// The memory is there, but the window of I/O addresses is full.
+    #[error("no {length} bytes are left in the device's window of {window} bytes of I/O addresses")]
+    OutOfWindow {
+        /// Bytes asked for.
+        length: usize,
+        /// Size of the whole window in bytes.
+        window: u64,
+    },
+}
+
+/// Where DMA memory comes from, one per platform (or per device, where devices have windows of their own).
+///
+/// # Safety
+/// An implementation returns memory that nothing else uses until it is released, that is zeroed, mapped and cached as
+/// ordinary memory, that starts at a multiple of `align` both for the CPU and for the device, and whose `len` bytes are
+/// contiguous for both.
+pub unsafe trait DmaAllocator: Send + Sync {
+    /// Hands out `length` bytes (not 0), aligned to `align` bytes (a power of two).
+    ///
+    /// # Errors
+    /// See [`DmaError`].
+    fn allocate(&self, length: usize, align: usize) -> Result<(NonNull<u8>, IoAddr), DmaError>;
+
+    /// Takes back what [`allocate`](Self::allocate) handed out.
+    ///
+    /// # Safety
+    /// The four values belong to one earlier allocation of this allocator, that no device and no code uses any more.
+    unsafe fn release(&self, memory: NonNull<u8>, address: IoAddr, length: usize, align: usize);
+}
+
+/// A handle on the platform's DMA memory; cloning it is cheap.
+#[derive(Clone)]
+pub struct Dma(Arc<dyn DmaAllocator>);
+
+impl Dma {
+    /// A handle on `allocator`.
+    pub fn new(allocator: impl DmaAllocator + 'static) -> Self {
+        Self(Arc::new(allocator))
+    }
+
+    /// Zeroed, contiguous memory of `length` bytes, aligned to `align` bytes for CPU and device; released when dropped.
+    ///
+    /// # Errors
+    /// See [`DmaError`].
+    ///
+    /// # Panics
+    /// When `length` is 0 or `align` is no power of two.
+    pub fn allocate(&self, length: usize, align: usize) -> Result<DmaBuffer, DmaError> {
+        assert!(length > 0 && align.is_power_of_two(), "DMA memory of {length} bytes aligned to {align}");
+        // Rings and words of up to 8 bytes rely on it.
+        let align = align.max(8);
+        let (memory, address) = self.0.allocate(length, align)?;
+        Ok(DmaBuffer { memory, address, length, align, allocator: self.0.clone() })
+    }
+}
+
+impl fmt::Debug for Dma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dma")
+    }
+}
+
+/// Memory shared with a device. Offsets are in bytes; one outside of the buffer is a driver's mistake and panics.
+///
+/// The owner must not drop a buffer before the device has stopped using it: deleting the queue, or a controller reset.
+pub struct DmaBuffer {
+    memory: NonNull<u8>,
+    address: IoAddr,
+    length: usize,
+    align: usize,
+    allocator: Arc<dyn DmaAllocator>,
+}
+
+// SAFETY: the buffer owns its memory; all accesses are volatile words.
+unsafe impl Send for DmaBuffer {}
+
+impl Drop for DmaBuffer {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `allocate` returned; the owner vouches that the device is done with it.
+        unsafe { self.allocator.release(self.memory, self.address, self.length, self.align) }
+    }
+}
+
+impl fmt::Debug for DmaBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DmaBuffer({:?}, {} bytes)", self.address, self.length)
+    }
+}
+
+impl DmaBuffer {
+    /// The address of the first byte for the device.
+    pub fn address(&self) -> IoAddr {
+        self.address
+    }
+
+    /// Length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    #[inline(always)]
+    fn at<T>(&self, offset: usize) -> *mut T {
+        let size = size_of::<T>();
+        assert!(
+            offset.is_multiple_of(align_of::<T>()) && self.length >= size && offset <= self.length - size,
+            "DMA access of {size} bytes at {offset:#x} in a buffer of {:#x} bytes",
+            self.length
+        );
+        // SAFETY: inside the buffer.
+        unsafe { self.memory.as_ptr().add(offset).cast() }
+    }
+
+    /// Reads a 32-bit word (little-endian in memory).
+    #[inline(always)]
+    pub fn read32(&self, offset: usize) -> u32 {
+        // SAFETY: inside the buffer and aligned; volatile, as the device may write it.
+        u32::from_le(unsafe { self.at::<u32>(offset).read_volatile() })
+    }
+
+    /// Reads a 64-bit word (little-endian in memory).
+    #[inline(always)]
+    pub fn read64(&self, offset: usize) -> u64 {
+        // SAFETY: inside the buffer and aligned; volatile, as the device may write it.
+        u64::from_le(unsafe { self.at::<u64>(offset).read_volatile() })
+    }
+
+    /// Writes a 32-bit word (little-endian in memory).
+    #[inline(always)]
+    pub fn write32(&mut self, offset: usize, value: u32) {
+        // SAFETY: inside the buffer and aligned; volatile, as the device may read it.
+        unsafe { self.at::<u32>(offset).write_volatile(value.to_le()) }
+    }
+
+    /// Writes a 64-bit word (little-endian in memory).
+    #[inline(always)]
+    pub fn write64(&mut self, offset: usize, value: u64) {
+        // SAFETY: inside the buffer and aligned; volatile, as the device may read it.
+        unsafe { self.at::<u64>(offset).write_volatile(value.to_le()) }
+    }
+
+    /// Copies `target.len()` bytes out of the buffer.
+    pub fn copy_out(&self, offset: usize, target: &mut [u8]) {
+        self.check(offset, target.len());
+        for (i, byte) in target.iter_mut().enumerate() {
+            // SAFETY: inside the buffer by the check above.
+            *byte = unsafe { self.memory.as_ptr().add(offset + i).read_volatile() };
+        }
+    }
+
+    /// Copies `source` into the buffer.
+    pub fn copy_in(&mut self, offset: usize, source: &[u8]) {
+        self.check(offset, source.len());
+        for (i, byte) in source.iter().enumerate() {
+            // SAFETY: inside the buffer by the check above.
+            unsafe { self.memory.as_ptr().add(offset + i).write_volatile(*byte) }
+        }
+    }
+
+    /// Reads a structure, byte for byte; the copy is private, so that the device can no longer change it.
+    pub fn read<T: FromBytes + IntoBytes + KnownLayout>(&self, offset: usize) -> T {
+        let mut value = T::new_zeroed();
+        self.copy_out(offset, value.as_mut_bytes());
+        value
+    }
+
+    /// Writes a structure, byte for byte.
+    pub fn write<T: IntoBytes + Immutable>(&mut self, offset: usize, value: &T) {
+        self.copy_in(offset, value.as_bytes());
+    }
+
+    /// Sets every byte to 0.
+    pub fn clear(&mut self) {
+        // SAFETY: the buffer owns `length` bytes from `memory` on.
+        unsafe { self.memory.as_ptr().write_bytes(0, self.length) }
+        crate::barrier::dma_wmb();
+    }
+
+    #[track_caller]
+    fn check(&self, offset: usize, length: usize) {
+        assert!(
+            offset <= self.length && length <= self.length - offset,
+            "DMA access of {length} bytes at {offset:#x} in a buffer of {:#x} bytes",
+            self.length
+        );
+    }
+}
+
+/// A ring or table of equal entries of `T` in DMA memory: a queue of submissions, of completions, an MSI translation table.
+///
+/// `T` is made of whole 64-bit words (a compile-time check), and an entry is written and read word by word.
+pub struct DmaRing<T> {
+    buffer: DmaBuffer,
+    entries: usize,
+    entry: PhantomData<T>,
+}
+
+impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaRing<T> {
+    const WORDS: usize = {
+        assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0, "an entry is made of whole 64-bit words");
+        size_of::<T>() / 8
+    };
+
+    /// A zeroed ring of `entries` entries, aligned to `align` bytes.
+    ///
+    /// # Errors
+    /// See [`DmaError`].
+    pub fn new(dma: &Dma, entries: usize, align: usize) -> Result<Self, DmaError> {
+        let buffer = dma.allocate(entries * Self::WORDS * 8, align)?;
+        Ok(Self { buffer, entries, entry: PhantomData })
+    }
+
+    /// The number of entries.
+    #[inline(always)]
+    pub fn entries(&self) -> usize {
+        self.entries
+    }
+
+    /// The address of entry 0 for the device.
+    pub fn address(&self) -> IoAddr {
+        self.buffer.address
+    }
+
+    #[inline(always)]
+    fn entry(&self, index: usize) -> *mut u64 {
+        assert!(index < self.entries, "entry {index} of a ring of {}", self.entries);
+        // SAFETY: the buffer holds `entries` entries of `WORDS` words.
+        unsafe { self.buffer.memory.as_ptr().cast::<u64>().add(index * Self::WORDS) }
+    }
+
+    /// Writes entry `index`, its words in ascending order.
+    #[inline(always)]
+    pub fn write(&mut self, index: usize, value: &T) {
+        let target = self.entry(index);
+        let source = core::ptr::from_ref(value).cast::<u64>();
+        for word in 0..Self::WORDS {
+            // SAFETY: `target` has `WORDS` aligned words, `source` as many of any alignment.
+            unsafe { target.add(word).write_volatile(source.add(word).read_unaligned()) }
+        }
+    }
+
+    /// Reads entry `index`, its words in ascending order; the copy is private.
+    #[inline(always)]
+    pub fn read(&self, index: usize) -> T {
+        let source = self.entry(index);
+        let mut value = T::new_zeroed();
+        let target = core::ptr::from_mut(&mut value).cast::<u64>();
+        for word in 0..Self::WORDS {
+            // SAFETY: `source` has `WORDS` aligned words, `target` as many of any alignment; any bits are a `T`.
+            unsafe { target.add(word).write_unaligned(source.add(word).read_volatile()) }
+        }
+        value
+    }
+
+    /// Reads the 64-bit word `word` of entry `index`, in the CPU's byte order.
+    ///
+    /// # Panics
+    /// When the entry has no such word.
+    #[inline(always)]
+    pub fn read_word(&self, index: usize, word: usize) -> u64 {
+        assert!(word < Self::WORDS, "word {word} of an entry of {}", Self::WORDS);
+        // SAFETY: inside the entry.
+        u64::from_le(unsafe { self.entry(index).add(word).read_volatile() })
+    }
+
+    /// Sets every byte of the ring to 0.
+    pub fn clear(&mut self) {
+        self.buffer.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeDma;
+
+    #[test]
+    fn entries_and_words_are_little_endian_and_in_place() {
+        let bus = FakeDma::new(1 << 20);
+        let dma = bus.dma();
+        let mut ring = DmaRing::<[u32; 4]>::new(&dma, 8, 4096).unwrap();
+        assert_eq!(ring.read(7), [0; 4]);
+        ring.write(3, &[1u32.to_le(), 2u32.to_le(), 3u32.to_le(), 4u32.to_le()]);
+        assert_eq!(ring.read_word(3, 1), 4 << 32 | 3);
+        let mut seen = [0; 16];
+        bus.read(ring.address().offset(48), &mut seen).unwrap();
+        assert_eq!(seen, [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+        ring.clear();
+        assert_eq!(ring.read(3), [0; 4]);
+    }
+
+    #[test]
+    fn a_dropped_buffer_is_gone_from_the_bus() {
+        let bus = FakeDma::new(1 << 20);
+        let mut buffer = bus.dma().allocate(100, 4096).unwrap();
+        buffer.copy_in(90, &[7; 10]);
+        let mut seen = [0; 10];
+        let address = buffer.address().offset(90);
+        bus.read(address, &mut seen).unwrap();
+        assert_eq!(seen, [7; 10]);
+        drop(buffer);
+        assert!(bus.read(address, &mut seen).is_err());
+    }
+
+    #[test]
+    fn memory_runs_out_with_a_reason() {
+        let bus = FakeDma::new(4096);
+        let error = bus.dma().allocate(8192, 4096).unwrap_err();
+        assert_eq!(error, DmaError::OutOfMemory { length: 8192, align: 4096 });
+    }
+
+    #[test]
+    #[should_panic(expected = "DMA access of 4 bytes at 0x62 in a buffer of 0x64 bytes")]
+    fn offsets_outside_panic() {
+        FakeDma::new(4096).dma().allocate(100, 8).unwrap().read32(98);
+    }
+
+    #[test]
+    #[should_panic(expected = "entry 8 of a ring of 8")]
+    fn entries_outside_panic() {
+        DmaRing::<u64>::new(&FakeDma::new(4096).dma(), 8, 8).unwrap().read(8);
+    }
+}

@@ -1,0 +1,3 @@
+//! The guest.
+#![no_std]
+#![no_main]

@@ -1,0 +1,3 @@
+//! doorpost's own commands: setup, run, test, ci, bench.
+
+fn main() {}

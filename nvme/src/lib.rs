@@ -1,0 +1,1 @@
+//! A no_std NVMe driver without unsafe code.

@@ -1,0 +1,1 @@
+//! End-to-end tests: spawn doorpost, boot the guest, read its report.

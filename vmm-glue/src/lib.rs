@@ -1,0 +1,1 @@
+//! Launchers of doorpost's guest, and what the host knows of the run.

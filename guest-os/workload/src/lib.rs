@@ -1,1 +1,29 @@
-//! The contract of doorpost's guest and host: jobs, offsets, patterns, latency histograms, reports, framing.
+//! The contract of doorpost's guest and host.
+//!
+//! Both sides are built from this crate, so that a job means the same to both and a report cannot be misread:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`units`] | sizes and times as fio writes them |
+//! | [`job`] | what to do: [`JobSet`](job::JobSet), fio's option names, boot arguments |
+//! | [`offsets`] | which block comes next |
+//! | [`pattern`] | contents of blocks that can be checked |
+//! | [`latency`] | fio's log-linear latency buckets |
+//! | [`report`] | what was measured |
+//! | [`frame`] | how reports travel over a serial line that also carries text |
+//!
+//! Everything is integer arithmetic: guests have no floating point unit to speak of.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod frame;
+pub mod job;
+pub mod latency;
+pub mod offsets;
+pub mod pattern;
+pub mod report;
+pub mod units;

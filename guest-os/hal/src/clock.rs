@@ -32,7 +32,10 @@ impl TickRate {
     /// # Panics
     /// When the rate is 0 or above 1 THz: no counter runs so.
     pub const fn from_hertz(hertz: u64) -> Self {
-        assert!(hertz > 0 && hertz <= 1_000_000_000_000, "a clock of 0 Hz, or of over 1 THz");
+        assert!(
+            hertz > 0 && hertz <= 1_000_000_000_000,
+            "a clock of 0 Hz, or of over 1 THz"
+        );
         let multiplier = ((1_000_000_000u128 << SHIFT) / hertz as u128) as u64;
         Self { hertz, multiplier }
     }
@@ -51,7 +54,11 @@ impl TickRate {
     /// The number of ticks in `time`, rounded up, saturating.
     pub const fn ticks(self, time: Duration) -> u64 {
         let exact = (time.as_nanos() * self.hertz as u128).div_ceil(1_000_000_000);
-        if exact > u64::MAX as u128 { u64::MAX } else { exact as u64 }
+        if exact > u64::MAX as u128 {
+            u64::MAX
+        } else {
+            exact as u64
+        }
     }
 }
 
@@ -61,7 +68,14 @@ mod tests {
 
     #[test]
     fn converts_both_ways_within_a_tick() {
-        for hertz in [1_000, 62_500_000, 512_000_000, 1_000_000_000, 2_995_200_000, 4_999_999_999] {
+        for hertz in [
+            1_000,
+            62_500_000,
+            512_000_000,
+            1_000_000_000,
+            2_995_200_000,
+            4_999_999_999,
+        ] {
             let rate = TickRate::from_hertz(hertz);
             for nanoseconds in [0u64, 1, 999, 1_000_000, 1_000_000_000, 3_600_000_000_000] {
                 let ticks = rate.ticks(Duration::from_nanos(nanoseconds));
@@ -69,7 +83,10 @@ mod tests {
                 let tick = 1_000_000_000 / hertz + 1;
                 // The prepared multiplier is exact to 1 in 2^32 of a nanosecond per tick.
                 let slack = tick + ticks / (1 << 32) + 1;
-                assert!(back.abs_diff(nanoseconds) <= slack, "{hertz} Hz, {nanoseconds} ns came back as {back} ns");
+                assert!(
+                    back.abs_diff(nanoseconds) <= slack,
+                    "{hertz} Hz, {nanoseconds} ns came back as {back} ns"
+                );
             }
         }
     }

@@ -50,7 +50,9 @@ impl fmt::Debug for IoAddr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DmaError {
     /// No contiguous memory of that size is left.
-    #[error("no {length} bytes of DMA memory (aligned to {align}) are left; give the guest more memory, or the job less depth or smaller blocks")]
+    #[error(
+        "no {length} bytes of DMA memory (aligned to {align}) are left; give the guest more memory, or the job less depth or smaller blocks"
+    )]
     OutOfMemory {
         /// Bytes asked for.
         length: usize,
@@ -105,11 +107,20 @@ impl Dma {
     /// # Panics
     /// When `length` is 0 or `align` is no power of two.
     pub fn allocate(&self, length: usize, align: usize) -> Result<DmaBuffer, DmaError> {
-        assert!(length > 0 && align.is_power_of_two(), "DMA memory of {length} bytes aligned to {align}");
+        assert!(
+            length > 0 && align.is_power_of_two(),
+            "DMA memory of {length} bytes aligned to {align}"
+        );
         // Rings and words of up to 8 bytes rely on it.
         let align = align.max(8);
         let (memory, address) = self.0.allocate(length, align)?;
-        Ok(DmaBuffer { memory, address, length, align, allocator: self.0.clone() })
+        Ok(DmaBuffer {
+            memory,
+            address,
+            length,
+            align,
+            allocator: self.0.clone(),
+        })
     }
 }
 
@@ -136,7 +147,10 @@ unsafe impl Send for DmaBuffer {}
 impl Drop for DmaBuffer {
     fn drop(&mut self) {
         // SAFETY: exactly what `allocate` returned; the owner vouches that the device is done with it.
-        unsafe { self.allocator.release(self.memory, self.address, self.length, self.align) }
+        unsafe {
+            self.allocator
+                .release(self.memory, self.address, self.length, self.align)
+        }
     }
 }
 
@@ -256,7 +270,10 @@ pub struct DmaRing<T> {
 
 impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaRing<T> {
     const WORDS: usize = {
-        assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0, "an entry is made of whole 64-bit words");
+        assert!(
+            size_of::<T>().is_multiple_of(8) && size_of::<T>() > 0,
+            "an entry is made of whole 64-bit words"
+        );
         size_of::<T>() / 8
     };
 
@@ -266,7 +283,11 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaRing<T> {
     /// See [`DmaError`].
     pub fn new(dma: &Dma, entries: usize, align: usize) -> Result<Self, DmaError> {
         let buffer = dma.allocate(entries * Self::WORDS * 8, align)?;
-        Ok(Self { buffer, entries, entry: PhantomData })
+        Ok(Self {
+            buffer,
+            entries,
+            entry: PhantomData,
+        })
     }
 
     /// The number of entries.
@@ -365,7 +386,13 @@ mod tests {
     fn memory_runs_out_with_a_reason() {
         let bus = FakeDma::new(4096);
         let error = bus.dma().allocate(8192, 4096).unwrap_err();
-        assert_eq!(error, DmaError::OutOfMemory { length: 8192, align: 4096 });
+        assert_eq!(
+            error,
+            DmaError::OutOfMemory {
+                length: 8192,
+                align: 4096
+            }
+        );
     }
 
     #[test]

@@ -41,7 +41,11 @@ impl FakeDma {
     /// A machine with `capacity` bytes of DMA memory.
     pub fn new(capacity: usize) -> Self {
         // Far above any address of a process, so that a memory address is never a valid I/O address.
-        Self(Arc::new(Mutex::new(Bus { next: 0x0080_0000_0000_0000, left: capacity, live: BTreeMap::new() })))
+        Self(Arc::new(Mutex::new(Bus {
+            next: 0x0080_0000_0000_0000,
+            left: capacity,
+            live: BTreeMap::new(),
+        })))
     }
 
     /// The driver's handle.
@@ -114,7 +118,9 @@ unsafe impl DmaAllocator for FakeDma {
 
     unsafe fn release(&self, memory: NonNull<u8>, address: IoAddr, length: usize, align: usize) {
         let mut bus = self.0.lock().unwrap();
-        bus.live.remove(&address.value()).expect("released what was never allocated");
+        bus.live
+            .remove(&address.value())
+            .expect("released what was never allocated");
         bus.left += length;
         // SAFETY: the layout that `allocate` used.
         unsafe { dealloc(memory.as_ptr(), Layout::from_size_align(length, align).unwrap()) }
@@ -131,7 +137,10 @@ pub struct FakeClock {
 impl FakeClock {
     /// A clock at 0 that moves on by `step` nanoseconds whenever somebody reads it.
     pub fn stepping(step: u64) -> Self {
-        Self { now: Arc::default(), step }
+        Self {
+            now: Arc::default(),
+            step,
+        }
     }
 
     /// Moves the clock on by `nanoseconds`.

@@ -104,7 +104,12 @@ impl FrameWriter {
         let json = json.map_err(|_| fmt::Error)?;
         let kind = frame.kind();
         // On a line of its own, even if somebody's text did not end one.
-        writeln!(output, "\n{MARK}{number} {kind} {} {:08x} {json}", json.len(), checksum(number, kind, &json))
+        writeln!(
+            output,
+            "\n{MARK}{number} {kind} {} {:08x} {json}",
+            json.len(),
+            checksum(number, kind, &json)
+        )
     }
 }
 
@@ -129,7 +134,11 @@ impl FrameReader {
         let frame = line[at..].trim_end_matches('\r');
         let garbled = |what| {
             let start = frame.chars().filter(|c| !c.is_control()).take(60).collect::<String>();
-            FrameError::Garbled { expected: self.next, what, start }
+            FrameError::Garbled {
+                expected: self.next,
+                what,
+                start,
+            }
         };
         let mut parts = frame[MARK.len()..].splitn(5, ' ');
         let mut part = || parts.next().ok_or_else(|| garbled("it is cut short"));
@@ -152,7 +161,10 @@ impl FrameReader {
         };
         let body = body.map_err(|_| garbled("its body does not fit its kind"))?;
         if number != self.next {
-            return Err(FrameError::Missing { expected: self.next, found: number });
+            return Err(FrameError::Missing {
+                expected: self.next,
+                found: number,
+            });
         }
         self.next = number.wrapping_add(1);
         Ok(Some(body))
@@ -175,7 +187,10 @@ mod tests {
     use std::vec::Vec;
 
     fn failure(message: &str) -> Frame {
-        Frame::Failure(Failure { kind: FailureKind::Run, message: message.to_string() })
+        Frame::Failure(Failure {
+            kind: FailureKind::Run,
+            message: message.to_string(),
+        })
     }
 
     fn line(writer: &mut FrameWriter, frame: &Frame) -> String {
@@ -187,7 +202,10 @@ mod tests {
     #[test]
     fn frames_pass_among_text() {
         let mut writer = FrameWriter::new();
-        let progress = Frame::Progress(Progress { reads: 7, ..Progress::default() });
+        let progress = Frame::Progress(Progress {
+            reads: 7,
+            ..Progress::default()
+        });
         let first = line(&mut writer, &progress);
         let second = line(&mut writer, &failure("the drive is gone"));
         let mut reader = FrameReader::new();
@@ -195,7 +213,10 @@ mod tests {
         assert_eq!(reader.read(&format!("{first}\r")), Ok(Some(progress)));
         assert_eq!(reader.read("nvme0: text"), Ok(None));
         // Text that did not end its own line, before a frame.
-        assert_eq!(reader.read(&format!("half a li{second}")), Ok(Some(failure("the drive is gone"))));
+        assert_eq!(
+            reader.read(&format!("half a li{second}")),
+            Ok(Some(failure("the drive is gone")))
+        );
     }
 
     #[test]
@@ -203,7 +224,10 @@ mod tests {
         let mut writer = FrameWriter::new();
         line(&mut writer, &failure("a"));
         let second = line(&mut writer, &failure("b"));
-        assert_eq!(FrameReader::new().read(&second), Err(FrameError::Missing { expected: 0, found: 1 }));
+        assert_eq!(
+            FrameReader::new().read(&second),
+            Err(FrameError::Missing { expected: 0, found: 1 })
+        );
     }
 
     #[test]
@@ -211,7 +235,10 @@ mod tests {
         let whole = line(&mut FrameWriter::new(), &failure("a long enough message"));
         let (a, b) = whole.split_at(60);
         let mut reader = FrameReader::new();
-        assert!(matches!(reader.read(&format!("{a}cpu 1: hello{b}")), Err(FrameError::Garbled { .. })));
+        assert!(matches!(
+            reader.read(&format!("{a}cpu 1: hello{b}")),
+            Err(FrameError::Garbled { .. })
+        ));
         assert!(matches!(reader.read(a), Err(FrameError::Garbled { .. })));
     }
 

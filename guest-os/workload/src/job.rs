@@ -290,10 +290,21 @@ impl JobSet {
     /// # Errors
     /// When the name is unknown or the value does not fit; nothing is changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), JobError> {
-        let unit = |error| JobError::Unit { name: name.to_string(), error };
-        let choice = |error| JobError::Choice { name: name.to_string(), error };
+        let unit = |error| JobError::Unit {
+            name: name.to_string(),
+            error,
+        };
+        let choice = |error| JobError::Choice {
+            name: name.to_string(),
+            error,
+        };
         let range = |min, max| {
-            let error = || JobError::Range { name: name.to_string(), value: value.to_string(), min, max };
+            let error = || JobError::Range {
+                name: name.to_string(),
+                value: value.to_string(),
+                min,
+                max,
+            };
             value.parse().ok().filter(|n| (min..=max).contains(n)).ok_or_else(error)
         };
         let size = |min, max| {
@@ -301,13 +312,23 @@ impl JobSet {
             if (min..=max).contains(&bytes) {
                 Ok(bytes)
             } else {
-                Err(JobError::Range { name: name.to_string(), value: value.to_string(), min, max })
+                Err(JobError::Range {
+                    name: name.to_string(),
+                    value: value.to_string(),
+                    min,
+                    max,
+                })
             }
         };
         let flag = || match value {
             "" | "1" => Ok(true),
             "0" => Ok(false),
-            _ => Err(JobError::Range { name: name.to_string(), value: value.to_string(), min: 0, max: 1 }),
+            _ => Err(JobError::Range {
+                name: name.to_string(),
+                value: value.to_string(),
+                min: 0,
+                max: 1,
+            }),
         };
         let job = &mut self.job;
         match name {
@@ -330,9 +351,19 @@ impl JobSet {
             "size" => {
                 job.size = match value.strip_suffix('%') {
                     Some(percent) => {
-                        let error =
-                            || JobError::Range { name: name.to_string(), value: value.to_string(), min: 1, max: 100 };
-                        Size::Percent(percent.parse().ok().filter(|n| (1..=100).contains(n)).ok_or_else(error)?)
+                        let error = || JobError::Range {
+                            name: name.to_string(),
+                            value: value.to_string(),
+                            min: 1,
+                            max: 100,
+                        };
+                        Size::Percent(
+                            percent
+                                .parse()
+                                .ok()
+                                .filter(|n| (1..=100).contains(n))
+                                .ok_or_else(error)?,
+                        )
                     }
                     None => Size::Bytes(size(1, u64::MAX)?),
                 }
@@ -344,7 +375,12 @@ impl JobSet {
             "wait" => job.wait = value.parse().map_err(choice)?,
             "verify" => job.verify = value.parse().map_err(choice)?,
             "allow_write" => self.allow_write = flag()?,
-            _ => return Err(JobError::Unknown { name: name.to_string(), nearest: nearest(name) }),
+            _ => {
+                return Err(JobError::Unknown {
+                    name: name.to_string(),
+                    nearest: nearest(name),
+                });
+            }
         }
         Ok(())
     }
@@ -384,9 +420,11 @@ impl JobSet {
         if let Some(ios) = job.number_ios {
             words.push(format!("number_ios={ios}"));
         }
-        for (name, on) in
-            [("time_based", job.time_based), ("norandommap", job.norandommap), ("allow_write", self.allow_write)]
-        {
+        for (name, on) in [
+            ("time_based", job.time_based),
+            ("norandommap", job.norandommap),
+            ("allow_write", self.allow_write),
+        ] {
             if on {
                 words.push(name.to_string());
             }
@@ -407,7 +445,9 @@ impl JobSet {
             )));
         }
         if job.time_based && job.runtime_us.is_none() {
-            return Err(JobError::Conflict("time_based needs a runtime; add --runtime SECONDS".to_string()));
+            return Err(JobError::Conflict(
+                "time_based needs a runtime; add --runtime SECONDS".to_string(),
+            ));
         }
         Ok(())
     }
@@ -444,10 +484,16 @@ mod tests {
     fn arguments_read_as_written() {
         let set = JobSet::from_arguments("rw=randrw bs=8k iodepth=32 numjobs=2 runtime=5 ramp_time=500ms time_based norandommap size=50% allow_write").unwrap();
         assert!(set.allow_write && set.job.time_based && set.job.norandommap);
-        assert_eq!((set.job.rw, set.job.bs, set.job.size), (Load::RandReadWrite, 8192, Size::Percent(50)));
+        assert_eq!(
+            (set.job.rw, set.job.bs, set.job.size),
+            (Load::RandReadWrite, 8192, Size::Percent(50))
+        );
         assert_eq!((set.job.runtime_us, set.job.ramp_time_us), (Some(5_000_000), 500_000));
         assert_eq!(JobSet::from_arguments("  ").unwrap(), JobSet::default());
-        assert_eq!(JobSet::from_arguments("rw=readwrite allow_write=1").unwrap().job.rw, Load::ReadWrite);
+        assert_eq!(
+            JobSet::from_arguments("rw=readwrite allow_write=1").unwrap().job.rw,
+            Load::ReadWrite
+        );
     }
 
     #[test]
@@ -458,12 +504,21 @@ mod tests {
         assert_eq!(error("bs=4q"), "bs: `q` in `4q` is no unit; known are k, m, g, t, p");
         assert_eq!(error("bs=0"), "bs: `0` is not a whole number from 1 to 1073741824");
         assert_eq!(error("iodepth=0"), "iodepth: `0` is not a whole number from 1 to 65535");
-        assert_eq!(error("iodepth=-1"), "iodepth: `-1` is not a whole number from 1 to 65535");
-        assert_eq!(error("rw=sideways"), "rw: `sideways` is none of read, write, randread, randwrite, rw, randrw");
+        assert_eq!(
+            error("iodepth=-1"),
+            "iodepth: `-1` is not a whole number from 1 to 65535"
+        );
+        assert_eq!(
+            error("rw=sideways"),
+            "rw: `sideways` is none of read, write, randread, randwrite, rw, randrw"
+        );
         assert_eq!(error("size=0%"), "size: `0%` is not a whole number from 1 to 100");
         assert_eq!(error("wait=never"), "wait: `never` is none of interrupt, halt, poll");
         assert_eq!(error("time_based"), "time_based needs a runtime; add --runtime SECONDS");
-        assert_eq!(error("name=a;b"), "name: `a;b` is not 1 to 64 letters, digits, `-`, `_` or `.`");
+        assert_eq!(
+            error("name=a;b"),
+            "name: `a;b` is not 1 to 64 letters, digits, `-`, `_` or `.`"
+        );
         assert!(error("rw=randwrite").contains("--allow-write"));
     }
 

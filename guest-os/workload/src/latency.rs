@@ -86,7 +86,13 @@ impl Default for Summary {
 impl Summary {
     /// No values yet.
     pub const fn new() -> Self {
-        Self { count: 0, min: 0, max: 0, sum: 0, sum_of_squares: 0 }
+        Self {
+            count: 0,
+            min: 0,
+            max: 0,
+            sum: 0,
+            sum_of_squares: 0,
+        }
     }
 
     /// Adds `times` equal values.
@@ -101,7 +107,9 @@ impl Summary {
         self.count += times;
         let product = value.wrapping_mul(times);
         self.sum = self.sum.wrapping_add(product);
-        self.sum_of_squares = self.sum_of_squares.wrapping_add(u128::from(value) * u128::from(product));
+        self.sum_of_squares = self
+            .sum_of_squares
+            .wrapping_add(u128::from(value) * u128::from(product));
     }
 
     /// Adds all values of another set.
@@ -109,7 +117,11 @@ impl Summary {
         if other.count == 0 {
             return;
         }
-        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.min = if self.count == 0 {
+            other.min
+        } else {
+            self.min.min(other.min)
+        };
         self.max = self.max.max(other.max);
         self.count += other.count;
         self.sum = self.sum.wrapping_add(other.sum);
@@ -126,7 +138,10 @@ impl Default for Histogram {
 impl Histogram {
     /// An empty histogram.
     pub fn new() -> Self {
-        Self { counts: Box::new([0; BUCKETS]), summary: Summary::new() }
+        Self {
+            counts: Box::new([0; BUCKETS]),
+            summary: Summary::new(),
+        }
     }
 
     /// Takes one latency in nanoseconds, that `times` I/Os had in common.
@@ -147,8 +162,17 @@ impl Histogram {
 
     /// The form that travels.
     pub fn report(&self) -> LatencyReport {
-        let buckets = self.counts.iter().enumerate().filter(|(_, n)| **n > 0).map(|(i, n)| (i as u16, *n)).collect();
-        LatencyReport { summary: self.summary, buckets }
+        let buckets = self
+            .counts
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(i, n)| (i as u16, *n))
+            .collect();
+        LatencyReport {
+            summary: self.summary,
+            buckets,
+        }
     }
 }
 
@@ -197,9 +221,17 @@ mod tests {
     #[test]
     fn bucket_borders() {
         // Worked by hand from the rule: 128..=129 share the first bucket of width 2.
-        for (nanoseconds, index) in
-            [(0, 0), (1, 1), (127, 127), (128, 128), (129, 128), (130, 129), (255, 191), (256, 192), (1000, 317)]
-        {
+        for (nanoseconds, index) in [
+            (0, 0),
+            (1, 1),
+            (127, 127),
+            (128, 128),
+            (129, 128),
+            (130, 129),
+            (255, 191),
+            (256, 192),
+            (1000, 317),
+        ] {
             assert_eq!(bucket(nanoseconds), index, "{nanoseconds}");
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
@@ -251,6 +283,12 @@ mod tests {
     #[test]
     fn nothing_has_no_percentile() {
         assert_eq!(LatencyReport::default().percentile(500_000), None);
-        assert_eq!(Histogram::new().report(), LatencyReport { summary: Summary::new(), buckets: vec![] });
+        assert_eq!(
+            Histogram::new().report(),
+            LatencyReport {
+                summary: Summary::new(),
+                buckets: vec![]
+            }
+        );
     }
 }

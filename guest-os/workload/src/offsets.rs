@@ -14,7 +14,9 @@ pub struct Random(Xoshiro256PlusPlus);
 impl Random {
     /// A source that is determined by `seed` and by `stream`, the number of its user.
     pub fn new(seed: u64, stream: u64) -> Self {
-        Self(Xoshiro256PlusPlus::seed_from_u64(mix(seed) ^ mix(stream.wrapping_add(1))))
+        Self(Xoshiro256PlusPlus::seed_from_u64(
+            mix(seed) ^ mix(stream.wrapping_add(1)),
+        ))
     }
 
     /// Any 64 bits.
@@ -110,7 +112,15 @@ impl Permutation {
         assert!(blocks > 0, "a job over no blocks");
         let bits = u64::BITS - (blocks - 1).leading_zeros();
         let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
-        let mut new = Self { blocks, mask, shift: (bits / 2).max(1), keys: [0; 3], counter: 0, left: blocks, random };
+        let mut new = Self {
+            blocks,
+            mask,
+            shift: (bits / 2).max(1),
+            keys: [0; 3],
+            counter: 0,
+            left: blocks,
+            random,
+        };
         new.draw();
         new
     }
@@ -194,7 +204,10 @@ mod tests {
             last = block;
         }
         let mean = sum / blocks;
-        assert!(mean.abs_diff(blocks / 3) < blocks / 30, "mean distance {mean} of {blocks}");
+        assert!(
+            mean.abs_diff(blocks / 3) < blocks / 30,
+            "mean distance {mean} of {blocks}"
+        );
     }
 
     #[test]

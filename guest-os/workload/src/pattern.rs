@@ -28,7 +28,11 @@ mod tests {
     #[test]
     fn is_splitmix64() {
         // First outputs of the published generator with seed 1234567.
-        let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+        ];
         for (i, value) in expected.into_iter().enumerate() {
             assert_eq!(word(1_234_567, i as u64 * 8), value);
         }

@@ -313,6 +313,9 @@ pub struct Miscompare {
 impl Report {
     /// Commands that failed, miscompares included.
     pub fn errors(&self) -> u64 {
-        self.jobs.iter().map(|job| job.miscompares + job.errors.iter().map(|e| e.count).sum::<u64>()).sum()
+        self.jobs
+            .iter()
+            .map(|job| job.miscompares + job.errors.iter().map(|e| e.count).sum::<u64>())
+            .sum()
     }
 }

@@ -48,9 +48,17 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
         "p" | "pb" | "pib" => 50,
-        _ => return Err(UnitError::Unit { text: text.to_string(), unit, known: "k, m, g, t, p" }),
+        _ => {
+            return Err(UnitError::Unit {
+                text: text.to_string(),
+                unit,
+                known: "k, m, g, t, p",
+            });
+        }
     };
-    number.checked_mul(1 << shift).ok_or_else(|| UnitError::Large(text.to_string()))
+    number
+        .checked_mul(1 << shift)
+        .ok_or_else(|| UnitError::Large(text.to_string()))
 }
 
 /// Reads a time in microseconds; a bare number is in seconds, as in fio.
@@ -66,9 +74,17 @@ pub fn parse_time_us(text: &str) -> Result<u64, UnitError> {
         "m" | "min" => 60_000_000,
         "h" => 3_600_000_000,
         "d" => 86_400_000_000,
-        _ => return Err(UnitError::Unit { text: text.to_string(), unit, known: "us, ms, s, m, h, d" }),
+        _ => {
+            return Err(UnitError::Unit {
+                text: text.to_string(),
+                unit,
+                known: "us, ms, s, m, h, d",
+            });
+        }
     };
-    number.checked_mul(factor).ok_or_else(|| UnitError::Large(text.to_string()))
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| UnitError::Large(text.to_string()))
 }
 
 #[cfg(test)]
@@ -77,22 +93,34 @@ mod tests {
 
     #[test]
     fn sizes() {
-        for (text, bytes) in
-            [("512", 512), ("4k", 4096), ("4K", 4096), ("1m", 1 << 20), ("8GiB", 8 << 30), (" 2t ", 2 << 40)]
-        {
+        for (text, bytes) in [
+            ("512", 512),
+            ("4k", 4096),
+            ("4K", 4096),
+            ("1m", 1 << 20),
+            ("8GiB", 8 << 30),
+            (" 2t ", 2 << 40),
+        ] {
             assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "k", "-4k", "4x", "1.5m", "99999999999999999999", "999999999p"] {
             assert!(parse_size(text).is_err(), "{text}");
         }
-        assert_eq!(parse_size("4q").unwrap_err().to_string(), "`q` in `4q` is no unit; known are k, m, g, t, p");
+        assert_eq!(
+            parse_size("4q").unwrap_err().to_string(),
+            "`q` in `4q` is no unit; known are k, m, g, t, p"
+        );
     }
 
     #[test]
     fn times() {
-        for (text, us) in
-            [("5", 5_000_000), ("500ms", 500_000), ("10us", 10), ("2m", 120_000_000), ("1h", 3_600_000_000)]
-        {
+        for (text, us) in [
+            ("5", 5_000_000),
+            ("500ms", 500_000),
+            ("10us", 10),
+            ("2m", 120_000_000),
+            ("1h", 3_600_000_000),
+        ] {
             assert_eq!(parse_time_us(text), Ok(us), "{text}");
         }
         for text in ["", "s", "4q", "999999999999999999d"] {

@@ -1,1 +1,0 @@
-//! PCI functions.

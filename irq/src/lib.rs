@@ -1,1 +1,12 @@
-//! Interrupt controllers (x2APIC, GICv3 and ITS, XICS) and vector fan-out.
+//! Interrupt controllers of the guest's architectures, and how vectors are spread over CPUs.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`fanout`] | which CPU, queue and vector each job gets |
+#![no_std]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod fanout;

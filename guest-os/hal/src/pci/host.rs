@@ -452,6 +452,8 @@ mod tests {
             "memory and bus master on, INTx off"
         );
         msix.enable(host.ecam(), functions[0].at, true);
+        assert_eq!(config.word((0, 3, 0), 16) >> 30, 0b11);
+        msix.unmask(host.ecam(), functions[0].at);
         assert_eq!(config.word((0, 3, 0), 16) >> 30, 0b10);
     }
 

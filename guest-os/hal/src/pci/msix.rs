@@ -43,10 +43,20 @@ impl MsixCapability {
         self.entries as usize * ENTRY_BYTES
     }
 
-    /// Switches MSI-X on (and INTx off), with no mask over the whole function; or off again.
+    /// Switches MSI-X on (and INTx off) with all entries masked as one, or off.
     pub fn enable<M: Mmio>(&self, ecam: &Ecam<M>, function: DeviceFunction, on: bool) {
         let control = ecam.read(function, self.register) & !(ENABLE | FUNCTION_MASK);
-        ecam.write(function, self.register, control | if on { ENABLE } else { 0 });
+        ecam.write(
+            function,
+            self.register,
+            control | if on { ENABLE | FUNCTION_MASK } else { 0 },
+        );
+    }
+
+    /// Takes the mask off that lies over all entries; what remains is each entry's own.
+    pub fn unmask<M: Mmio>(&self, ecam: &Ecam<M>, function: DeviceFunction) {
+        let control = ecam.read(function, self.register);
+        ecam.write(function, self.register, control & !FUNCTION_MASK);
     }
 }
 
@@ -69,11 +79,12 @@ impl<M: Mmio> MsixTable<M> {
         self.registers.len() / ENTRY_BYTES
     }
 
-    /// Masks every entry.
-    pub fn mask_all(&self) {
-        for entry in 0..self.entries() {
-            self.registers.write32(entry * ENTRY_BYTES + 12, MASKED);
-        }
+    /// Masks `entry`.
+    ///
+    /// # Panics
+    /// When there is no such entry.
+    pub fn mask(&self, entry: usize) {
+        self.registers.write32(entry * ENTRY_BYTES + 12, MASKED);
     }
 
     /// Gives `entry` its message and unmasks it.
@@ -102,7 +113,7 @@ mod tests {
         let registers = unsafe { MmioRegion::new(NonNull::from(&mut memory).cast(), 64) };
         let table = MsixTable::new(registers);
         assert_eq!(table.entries(), 4);
-        table.mask_all();
+        table.mask(3);
         table.program(
             2,
             MsiMessage {
@@ -110,6 +121,6 @@ mod tests {
                 data: 0x4041,
             },
         );
-        assert_eq!(memory, [0, 0, 0, 1, 0, 0, 0, 1, 0xfee0_1000, 1, 0x4041, 0, 0, 0, 0, 1]);
+        assert_eq!(memory, [0, 0, 0, 0, 0, 0, 0, 0, 0xfee0_1000, 1, 0x4041, 0, 0, 0, 0, 1]);
     }
 }

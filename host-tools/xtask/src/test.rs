@@ -1,0 +1,24 @@
+//! `cargo xtask test`: every test.
+
+use anyhow::Result;
+
+use crate::project::Project;
+use crate::{setup, shell};
+
+/// Sets up, builds the binary that the end-to-end tests start, and runs the tests. The runner's summary comes last.
+///
+/// # Errors
+/// Any of these fails.
+pub fn test(project: &Project, filter: &[String]) -> Result<()> {
+    setup::setup(project, setup::Words::WhenMissing)?;
+    shell::run(&mut project.cargo(&["build", "--package", "doorpost"]))?;
+    if filter.is_empty() {
+        shell::run(&mut project.cargo(&["test", "--doc", "--workspace", "--quiet"]))?;
+    }
+    let mut runner = if shell::exists("cargo-nextest") {
+        project.cargo(&["nextest", "run", "--workspace"])
+    } else {
+        project.cargo(&["test", "--workspace", "--lib", "--bins", "--tests"])
+    };
+    shell::run(runner.args(filter))
+}

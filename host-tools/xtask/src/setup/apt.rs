@@ -48,7 +48,7 @@ pub fn install(project: &Project, linker: bool, qemu: bool) -> Result<()> {
         // A new container or installation: apt has not yet read what its sources offer.
         let update = apt_get(&Private::none(), &["update"]);
         if rights == Rights::None {
-            return Err(by_hand(&[update], "then run this again"));
+            return Err(by_hand(&[update]));
         }
         rights.run(&update)?;
         candidates = policy(&Private::none(), None, &packages)?;
@@ -56,28 +56,33 @@ pub fn install(project: &Project, linker: bool, qemu: bool) -> Result<()> {
     if !qemu || new_enough(&candidates) {
         let install = install_command(&Private::none(), None, &packages);
         return if rights == Rights::None {
-            Err(by_hand(&[install], "then run this again"))
+            Err(by_hand(&[install]))
         } else {
             rights.run(&install)
         };
     }
+    let own = candidates.get(QEMU).map_or("no", String::as_str);
+    install_from_backports(project, rights, &packages, own)
+}
 
+/// Installs through a private list; `own` is the release's own version of QEMU, which will not do.
+fn install_from_backports(project: &Project, rights: Rights, packages: &[&str], own: &str) -> Result<()> {
     let release = codename(&fs::read_to_string("/etc/os-release").unwrap_or_default())
         .context("/etc/os-release names no VERSION_CODENAME, so there are no backports to look for")?;
-    let own = candidates.get(QEMU).map_or("no", String::as_str);
     let backports = format!("{release}-backports");
+    let folder = project.target().join("xtask-apt");
     eprintln!(
-        "{release} itself has {own} {QEMU}; taking it from {backports}, through a private list in {}",
-        folder(project).display()
+        "{release} itself has {own} {QEMU}: taking it from {backports}, by a private list in {}",
+        folder.display()
     );
-    let private = Private::create(&folder(project), &release)?;
+    let private = Private::create(&folder, &release)?;
     let update = apt_get(&private, &["update"]);
-    let install = install_command(&private, Some(&backports), &packages);
+    let install = install_command(&private, Some(&backports), packages);
     if rights == Rights::None {
-        return Err(by_hand(&[update, install], "then run this again"));
+        return Err(by_hand(&[update, install]));
     }
     let done = rights.run(&update).and_then(|()| {
-        let offered = policy(&private, Some(&backports), &packages)?;
+        let offered = policy(&private, Some(&backports), packages)?;
         if !new_enough(&offered) {
             let offered = offered.get(QEMU).map_or("no", String::as_str);
             bail!(
@@ -91,10 +96,6 @@ pub fn install(project: &Project, linker: bool, qemu: bool) -> Result<()> {
         rights.run(&["rm", "-rf", &lists.to_string_lossy()].map(str::to_owned))?;
     }
     done
-}
-
-fn folder(project: &Project) -> PathBuf {
-    project.target().join("xtask-apt")
 }
 
 fn new_enough(candidates: &BTreeMap<String, String>) -> bool {
@@ -148,16 +149,16 @@ impl Rights {
 }
 
 /// The error that says which commands an administrator has to run.
-fn by_hand(commands: &[Vec<String>], then: &str) -> anyhow::Error {
+fn by_hand(commands: &[Vec<String>]) -> anyhow::Error {
     let lines: Vec<String> = commands
         .iter()
         .map(|words| {
             let words: Vec<String> = words.iter().map(|word| shell::quote(word.as_ref())).collect();
-            format!("  sudo {}\n", words.join(" "))
+            format!("  {}\n", words.join(" "))
         })
         .collect();
     anyhow::anyhow!(
-        "packages can be installed by root only, and sudo does not work here. Run\n{}{then}.",
+        "only root can install packages, and sudo does not work here. Run as root\n{}then run this again.",
         lines.concat()
     )
 }

@@ -113,7 +113,7 @@ pub fn setup(project: &Project, words: Words) -> Result<()> {
         }
         return Ok(());
     }
-    eprintln!("Missing on this machine, to be installed now:");
+    eprintln!("doorpost needs, and this machine lacks:");
     for thing in &missing {
         eprintln!("  - {thing}");
     }

@@ -61,7 +61,7 @@ const COUNTERS: &[(&str, &str)] = &[
 
 /// What a run yielded.
 struct Run {
-    /// The plugin's lines at the guest's marks.
+    /// The plugin's lines at the guest's marks: first completed I/O, start of the run, end of the run.
     marks: Vec<Value>,
     ios: u64,
     interrupts: u64,
@@ -192,14 +192,14 @@ impl Run {
         Ok(Self { marks, ios, interrupts })
     }
 
-    /// Instructions from power-on to the mark at the first completed I/O: the middle one, as the run's start comes before.
+    /// Instructions from power-on to the first completed I/O, the read that proves a queue before the run starts.
     fn first_io(&self) -> Result<u64> {
-        count(&self.marks[1], "instructions")
+        count(&self.marks[0], "instructions")
     }
 
     /// A count from the run's start to its end.
     fn between_marks(&self, counter: &str) -> Result<u64> {
-        let (start, end) = (count(&self.marks[0], counter)?, count(&self.marks[2], counter)?);
+        let (start, end) = (count(&self.marks[1], counter)?, count(&self.marks[2], counter)?);
         end.checked_sub(start).with_context(|| format!("{counter} went down"))
     }
 }
@@ -251,7 +251,7 @@ mod tests {
             let counters: String = COUNTERS.iter().map(|(name, _)| format!(",\"{name}\":{n}")).collect();
             format!("{{\"event\":\"{event}\"{counters}}}\n")
         };
-        line("mark", start) + &line("mark", start + 7) + &line("mark", end) + &line("exit", end + 1000)
+        line("mark", start - 7) + &line("mark", start) + &line("mark", end) + &line("exit", end + 1000)
     }
 
     fn report(ios: u64, interrupts: u64) -> String {
@@ -267,7 +267,7 @@ mod tests {
         let short = Run::parse(&counts(1000, 1000 + 500 + 3 * 200), &report(100, 50)).unwrap();
         let long = Run::parse(&counts(9000, 9000 + 500 + 3 * 1000), &report(500, 250)).unwrap();
         assert_eq!((short.ios, long.ios), (200, 1000));
-        assert_eq!(short.first_io().unwrap(), 1007);
+        assert_eq!(short.first_io().unwrap(), 993);
         let row = CASES[0].row(&short, &long).unwrap();
         assert_eq!(
             row,
@@ -284,8 +284,8 @@ mod tests {
         let line = r#"{"event":"mark","instructions":1}"#;
         assert!(refused(line, &report(1, 1)).contains("1 times"));
         assert!(refused("x", &report(1, 1)).contains("`x`"));
-        assert!(refused(&counts(0, 1), "{}").contains("total_ios"));
-        assert!(refused(&counts(0, 1), r#"{"jobs":[]}"#).contains("interrupts"));
+        assert!(refused(&counts(7, 8), "{}").contains("total_ios"));
+        assert!(refused(&counts(7, 8), r#"{"jobs":[]}"#).contains("interrupts"));
         let three = format!("{line}\n{line}\n{line}\n");
         let run = Run::parse(&three, &report(1, 1)).unwrap();
         assert!(run.between_marks("wrmsr").unwrap_err().to_string().contains("wrmsr"));

@@ -3,6 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`fanout`] | which CPU, queue and vector each job gets |
+//! | [`x2apic`] | the local APIC of x86 in x2APIC mode, and interrupt messages |
 #![no_std]
 
 extern crate alloc;
@@ -10,3 +11,4 @@ extern crate alloc;
 extern crate std;
 
 pub mod fanout;
+pub mod x2apic;

@@ -29,20 +29,38 @@ fn an_honest_controller_comes_up_and_goes_down() {
     let machine = machine();
     let mut driver = machine.start().unwrap();
     let info = driver.info();
-    assert_eq!((info.model.as_str(), info.serial.as_str()), ("doorpost emulated NVMe", "DP0001"));
-    assert_eq!((info.version, info.page_size, info.max_transfer), (Version::new(2, 0, 0), 4096, 2 << 20));
-    assert_eq!((info.mdts, info.volatile_write_cache, info.namespace_limit), (None, true, 256));
-    assert_eq!((info.submission_entry_sizes, info.completion_entry_sizes), ((64, 64), (16, 16)));
+    assert_eq!(
+        (info.model.as_str(), info.serial.as_str()),
+        ("doorpost emulated NVMe", "DP0001")
+    );
+    assert_eq!(
+        (info.version, info.page_size, info.max_transfer),
+        (Version::new(2, 0, 0), 4096, 2 << 20)
+    );
+    assert_eq!(
+        (info.mdts, info.volatile_write_cache, info.namespace_limit),
+        (None, true, 256)
+    );
+    assert_eq!(
+        (info.submission_entry_sizes, info.completion_entry_sizes),
+        ((64, 64), (16, 16))
+    );
 
     let namespaces = driver.namespaces().unwrap();
     assert_eq!(namespaces.len(), 1);
-    assert_eq!((namespaces[0].id, namespaces[0].blocks, namespaces[0].block_size), (1, 1 << 20, 512));
+    assert_eq!(
+        (namespaces[0].id, namespaces[0].blocks, namespaces[0].block_size),
+        (1, 1 << 20, 512)
+    );
     assert_eq!(namespaces[0].bytes(), 512 << 20);
     namespaces[0].supported().unwrap();
 
     assert_eq!(driver.request_queues(3), Ok(3));
     let pair = driver.create_queue_pair(2, 64, Some(2)).unwrap();
-    assert_eq!((pair.id(), pair.entries(), pair.capacity(), pair.vector()), (2, 64, 63, Some(2)));
+    assert_eq!(
+        (pair.id(), pair.entries(), pair.capacity(), pair.vector()),
+        (2, 64, 63, Some(2))
+    );
     driver.delete_queue_pair(pair).unwrap();
     driver.shutdown().unwrap();
     driver.shutdown().unwrap();
@@ -103,7 +121,10 @@ fn slow_ready_is_waited_for() {
 
 #[test]
 fn ready_that_never_comes_is_bounded_by_cap_to() {
-    let config = Config { ready_timeout: Duration::from_millis(1500), ..Config::default() };
+    let config = Config {
+        ready_timeout: Duration::from_millis(1500),
+        ..Config::default()
+    };
     let machine = Machine::new(config, []);
     machine.device().set_ready_lag(u64::MAX);
     let start = machine.clock.ticks();
@@ -115,11 +136,17 @@ fn ready_that_never_comes_is_bounded_by_cap_to() {
 
 #[test]
 fn ready_that_never_goes_is_bounded_by_cap_to() {
-    let config = Config { ready_timeout: Duration::from_millis(500), ..Config::default() };
+    let config = Config {
+        ready_timeout: Duration::from_millis(500),
+        ..Config::default()
+    };
     let machine = Machine::new(config, []);
     std::mem::forget(machine.start().unwrap());
     machine.device().set_ready_lag(u64::MAX);
-    assert_eq!(message(machine.start()), "nvme0: CSTS.RDY did not become 0 within 500ms");
+    assert_eq!(
+        message(machine.start()),
+        "nvme0: CSTS.RDY did not become 0 within 500ms"
+    );
 }
 
 #[test]
@@ -146,7 +173,10 @@ fn a_queue_pair_dropped_keeps_its_memory() {
 fn fatal_status_during_enable_is_told() {
     let machine = machine();
     machine.device().set_register(Register::Csts.offset(), 2);
-    assert_eq!(message(machine.start()), "nvme0: fatal controller error (CSTS.CFS, CSTS reads 0x00000002)");
+    assert_eq!(
+        message(machine.start()),
+        "nvme0: fatal controller error (CSTS.CFS, CSTS reads 0x00000002)"
+    );
 }
 
 #[test]
@@ -159,14 +189,20 @@ fn a_device_that_is_gone_is_told_at_every_point() {
     // Removed while each of the first commands is executed.
     for skip in 0..6 {
         let machine = self::machine();
-        machine.add(Rule { skip, ..Rule::next(0, Fault::Remove) });
+        machine.add(Rule {
+            skip,
+            ..Rule::next(0, Fault::Remove)
+        });
         let result = machine.start().and_then(|mut driver| {
             driver.namespaces()?;
             driver.request_queues(1)?;
             driver.create_queue_pair(1, 16, None)
         });
         assert_eq!(message(result), gone, "after {skip} commands");
-        assert!(machine.bus.live() <= 2, "only I/O queues whose fate is not known stay allocated");
+        assert!(
+            machine.bus.live() <= 2,
+            "only I/O queues whose fate is not known stay allocated"
+        );
     }
 
     let machine = self::machine();
@@ -181,13 +217,22 @@ fn a_device_that_is_gone_is_told_at_every_point() {
 #[test]
 fn a_command_without_answer_times_out_and_ends_the_admin_queue() {
     let machine = machine();
-    let config = nvme::Config { command_timeout: Duration::from_secs(2), ..nvme::Config::default() };
+    let config = nvme::Config {
+        command_timeout: Duration::from_secs(2),
+        ..nvme::Config::default()
+    };
     let mut driver = machine.start_with(config).unwrap();
     machine.add(Rule::next(0, Fault::Stall));
     let (start, reads) = (machine.clock.ticks(), machine.register_reads());
-    assert_eq!(message(driver.namespaces()), "nvme0: Identify (06h) was not completed within 2s");
+    assert_eq!(
+        message(driver.namespaces()),
+        "nvme0: Identify (06h) was not completed within 2s"
+    );
     let waited = machine.clock.ticks() - start;
-    assert!((2_000_000_000..2_000_000_000 + 100 * TICK).contains(&waited), "{waited} ns");
+    assert!(
+        (2_000_000_000..2_000_000_000 + 100 * TICK).contains(&waited),
+        "{waited} ns"
+    );
     let reads = machine.register_reads() - reads;
     assert!(reads <= 22, "{reads} register reads: each leaves the guest");
     assert_eq!(
@@ -215,7 +260,10 @@ fn fatal_status_during_a_command_is_told_early() {
     let mut driver = machine.start().unwrap();
     machine.add(Rule::next(0, Fault::Fatal));
     let start = machine.clock.ticks();
-    assert_eq!(message(driver.namespaces()), "nvme0: fatal controller error (CSTS.CFS, CSTS reads 0x00000003)");
+    assert_eq!(
+        message(driver.namespaces()),
+        "nvme0: fatal controller error (CSTS.CFS, CSTS reads 0x00000003)"
+    );
     assert!(machine.clock.ticks() - start < 1_000_000_000);
 }
 
@@ -234,13 +282,25 @@ fn an_error_status_names_command_and_status_and_is_no_end() {
 
 #[test]
 fn queues_granted_are_the_least_of_all_limits() {
-    for (submission, completion, wanted, granted) in
-        [(64, 64, 8, 8), (3, 64, 8, 3), (64, 2, 8, 2), (1, 1, 500, 1), (64, 64, 0, 1), (64, 64, u16::MAX, 64)]
-    {
-        let config = Config { io_queues: QueueCounts { submission, completion }, ..Config::default() };
+    for (submission, completion, wanted, granted) in [
+        (64, 64, 8, 8),
+        (3, 64, 8, 3),
+        (64, 2, 8, 2),
+        (1, 1, 500, 1),
+        (64, 64, 0, 1),
+        (64, 64, u16::MAX, 64),
+    ] {
+        let config = Config {
+            io_queues: QueueCounts { submission, completion },
+            ..Config::default()
+        };
         let machine = Machine::new(config, []);
         let mut driver = machine.start().unwrap();
-        assert_eq!(driver.request_queues(wanted), Ok(granted), "{submission}/{completion}, {wanted}");
+        assert_eq!(
+            driver.request_queues(wanted),
+            Ok(granted),
+            "{submission}/{completion}, {wanted}"
+        );
         assert_eq!(driver.queues(), granted);
         machine.assert_no_mistake();
     }
@@ -262,14 +322,19 @@ fn more_queues_than_doorbells_are_not_used() {
 fn a_window_too_small_is_told() {
     let machine = machine();
     for (length, expected) in [
-        (0x800, "nvme0: the register window of 0x800 bytes ends before 0x1008, which the admin queue needs"),
-        (0x1008, "nvme0: the register window of 0x1008 bytes ends before 0x1010, which the first I/O queue needs"),
+        (
+            0x800,
+            "nvme0: the register window of 0x800 bytes ends before 0x1008, which the admin queue needs",
+        ),
+        (
+            0x1008,
+            "nvme0: the register window of 0x1008 bytes ends before 0x1010, which the first I/O queue needs",
+        ),
     ] {
         let registers = machine.registers_of(length);
         let clock = machine.device_clock();
-        let result =
-            nvme::Controller::start("nvme0".into(), registers, machine.dma(), clock, nvme::Config::default())
-                .and_then(|mut driver| driver.request_queues(1));
+        let result = nvme::Controller::start("nvme0".into(), registers, machine.dma(), clock, nvme::Config::default())
+            .and_then(|mut driver| driver.request_queues(1));
         assert_eq!(message(result), expected);
     }
 }
@@ -283,7 +348,10 @@ fn queue_ids_are_checked_and_used_once() {
     driver.request_queues(2).unwrap();
     let pair = driver.create_queue_pair(1, 16, None).unwrap();
     for qid in [0, 1, 3] {
-        assert!(matches!(driver.create_queue_pair(qid, 16, None), Err(Error::NoSuchQueue { granted: 2, .. })));
+        assert!(matches!(
+            driver.create_queue_pair(qid, 16, None),
+            Err(Error::NoSuchQueue { granted: 2, .. })
+        ));
     }
     driver.delete_queue_pair(pair).unwrap();
     let pair = driver.create_queue_pair(1, 16, None).unwrap();
@@ -293,7 +361,10 @@ fn queue_ids_are_checked_and_used_once() {
 
 #[test]
 fn entries_are_brought_into_what_the_controller_allows() {
-    let config = Config { queue_entries: 48, ..Config::default() };
+    let config = Config {
+        queue_entries: 48,
+        ..Config::default()
+    };
     let machine = Machine::new(config, []);
     let mut driver = machine.start().unwrap();
     driver.request_queues(4).unwrap();
@@ -303,7 +374,13 @@ fn entries_are_brought_into_what_the_controller_allows() {
     drop(driver);
 
     // The largest queue there is; commands in flight stop earlier.
-    let machine = Machine::new(Config { queue_entries: 65536, ..Config::default() }, []);
+    let machine = Machine::new(
+        Config {
+            queue_entries: 65536,
+            ..Config::default()
+        },
+        [],
+    );
     let mut driver = machine.start().unwrap();
     driver.request_queues(1).unwrap();
     let pair = driver.create_queue_pair(1, u16::MAX, None).unwrap();
@@ -319,7 +396,11 @@ fn a_submission_queue_refused_takes_the_completion_queue_with_it() {
     let before = machine.bus.live();
     machine.add(Rule {
         times: 1,
-        ..Rule::every(0, AdminOpcode::CREATE_SUBMISSION_QUEUE.0, Fault::Status(Status::INVALID_QUEUE_SIZE))
+        ..Rule::every(
+            0,
+            AdminOpcode::CREATE_SUBMISSION_QUEUE.0,
+            Fault::Status(Status::INVALID_QUEUE_SIZE),
+        )
     });
     assert_eq!(
         message(driver.create_queue_pair(1, 16, None)),
@@ -333,7 +414,13 @@ fn a_submission_queue_refused_takes_the_completion_queue_with_it() {
 
 #[test]
 fn an_interrupt_vector_that_is_not_there_is_refused_by_the_device() {
-    let machine = Machine::new(Config { vectors: 2, ..Config::default() }, []);
+    let machine = Machine::new(
+        Config {
+            vectors: 2,
+            ..Config::default()
+        },
+        [],
+    );
     let mut driver = machine.start().unwrap();
     driver.request_queues(1).unwrap();
     let before = machine.bus.live();
@@ -350,7 +437,10 @@ fn doorbell_strides_and_memory_page_sizes() {
                 doorbell_stride: stride,
                 minimum_page_size: minimum,
                 maximum_page_size: maximum,
-                io_queues: QueueCounts { submission: 4, completion: 4 },
+                io_queues: QueueCounts {
+                    submission: 4,
+                    completion: 4,
+                },
                 ..Config::default()
             };
             let machine = Machine::new(config, [namespace(1)]);
@@ -371,7 +461,11 @@ fn impossible_capabilities_are_told() {
     for (offset, value, expected) in [
         (0, 0x0f01_0000, "nvme0: CAP.MQES has the impossible value 0x0"),
         (4, 0x0004_0020, "nvme0: CAP.MPSMIN has the impossible value 0x4"),
-        (4, 0x0000_0000, "nvme0: a controller without the NVM command set (CAP.CSS) is not supported"),
+        (
+            4,
+            0x0000_0000,
+            "nvme0: a controller without the NVM command set (CAP.CSS) is not supported",
+        ),
     ] {
         let machine = machine();
         machine.device().set_register(offset, value);
@@ -381,12 +475,29 @@ fn impossible_capabilities_are_told() {
 
 #[test]
 fn mdts_and_our_cap() {
-    for (shift, cap, expected) in
-        [(0, 2 << 20, 2 << 20), (1, 2 << 20, 8192), (7, 2 << 20, 512 << 10), (12, 1 << 20, 1 << 20), (40, 4096, 4096)]
-    {
-        let machine = Machine::new(Config { maximum_transfer: shift, ..Config::default() }, []);
-        let config = nvme::Config { max_transfer_cap: cap, ..nvme::Config::default() };
-        assert_eq!(machine.start_with(config).unwrap().max_transfer(), expected, "MDTS {shift}");
+    for (shift, cap, expected) in [
+        (0, 2 << 20, 2 << 20),
+        (1, 2 << 20, 8192),
+        (7, 2 << 20, 512 << 10),
+        (12, 1 << 20, 1 << 20),
+        (40, 4096, 4096),
+    ] {
+        let machine = Machine::new(
+            Config {
+                maximum_transfer: shift,
+                ..Config::default()
+            },
+            [],
+        );
+        let config = nvme::Config {
+            max_transfer_cap: cap,
+            ..nvme::Config::default()
+        };
+        assert_eq!(
+            machine.start_with(config).unwrap().max_transfer(),
+            expected,
+            "MDTS {shift}"
+        );
     }
 }
 
@@ -397,10 +508,20 @@ fn impossible_identify_controller_data_is_told() {
         (512, 0x77, "nvme0: Identify returned the impossible value 0x77 for SQES"),
         (513, 0x33, "nvme0: Identify returned the impossible value 0x33 for CQES"),
         (111, 2, "nvme0: a discovery controller is not supported"),
-        (111, 9, "nvme0: Identify returned the impossible value 0x9 for CNTRLTYPE"),
+        (
+            111,
+            9,
+            "nvme0: Identify returned the impossible value 0x9 for CNTRLTYPE",
+        ),
     ] {
         let machine = machine();
-        machine.add(Rule::next(0, Fault::Data { offset, bytes: vec![byte] }));
+        machine.add(Rule::next(
+            0,
+            Fault::Data {
+                offset,
+                bytes: vec![byte],
+            },
+        ));
         assert_eq!(message(machine.start()), expected);
         machine.assert_nothing_allocated();
     }
@@ -409,7 +530,10 @@ fn impossible_identify_controller_data_is_told() {
 #[test]
 fn crto_extends_the_wait() {
     // CAP.CRMS.CRWMS, and CRTO.CRWMT of 4 steps.
-    let config = Config { ready_timeout: Duration::from_millis(500), ..Config::default() };
+    let config = Config {
+        ready_timeout: Duration::from_millis(500),
+        ..Config::default()
+    };
     let machine = Machine::new(config, []);
     let high = machine.device().read32(4);
     machine.device().set_register(4, high | 1 << 27);
@@ -427,7 +551,10 @@ fn too_little_memory_is_told_and_given_back() {
         let result = nvme::Controller::start("nvme0".into(), registers, bus.dma(), clock, nvme::Config::default());
         // The device cannot see this memory, so that the largest ends there.
         let error = result.unwrap_err();
-        assert!(matches!(error, Error::Dma { .. } | Error::FatalStatus { .. }), "{error}");
+        assert!(
+            matches!(error, Error::Dma { .. } | Error::FatalStatus { .. }),
+            "{error}"
+        );
         assert_eq!(bus.live(), 0, "{capacity}");
     }
 }

@@ -13,7 +13,12 @@ fn namespace(id: u32) -> NamespaceConfig {
 }
 
 fn ids(machine: &Machine) -> Result<Vec<u32>, Error> {
-    Ok(machine.start()?.namespaces()?.iter().map(|namespace| namespace.id).collect())
+    Ok(machine
+        .start()?
+        .namespaces()?
+        .iter()
+        .map(|namespace| namespace.id)
+        .collect())
 }
 
 #[test]
@@ -31,7 +36,10 @@ fn none_at_all() {
 #[test]
 fn lists_of_more_than_one_page() {
     for count in [1023, 1024, 1025, 2048, 2500] {
-        let config = Config { namespace_limit: 10_000, ..Config::default() };
+        let config = Config {
+            namespace_limit: 10_000,
+            ..Config::default()
+        };
         let machine = Machine::new(config, (1..=count).map(|id| namespace(id * 3)));
         assert_eq!(ids(&machine).unwrap(), (1..=count).map(|id| id * 3).collect::<Vec<_>>());
         machine.assert_no_mistake();
@@ -40,21 +48,36 @@ fn lists_of_more_than_one_page() {
 
 #[test]
 fn controllers_without_the_list() {
-    let config = Config { version: Version::new(1, 0, 0), namespace_limit: 12, ..Config::default() };
+    let config = Config {
+        version: Version::new(1, 0, 0),
+        namespace_limit: 12,
+        ..Config::default()
+    };
     let machine = Machine::new(config, [2, 9].map(namespace));
     assert_eq!(ids(&machine), Ok(vec![2, 9]));
 
     // One that claims 1.2 and refuses the list.
-    let config = Config { version: Version::new(1, 2, 0), namespace_limit: 12, ..Config::default() };
+    let config = Config {
+        version: Version::new(1, 2, 0),
+        namespace_limit: 12,
+        ..Config::default()
+    };
     let machine = Machine::new(config, [2, 9].map(namespace));
-    machine.add(Rule { skip: 1, ..Rule::next(0, Fault::Status(Status::INVALID_FIELD.do_not_retry())) });
+    machine.add(Rule {
+        skip: 1,
+        ..Rule::next(0, Fault::Status(Status::INVALID_FIELD.do_not_retry()))
+    });
     assert_eq!(ids(&machine), Ok(vec![2, 9]));
     machine.assert_no_mistake();
 }
 
 #[test]
 fn a_limit_beyond_reason_is_no_endless_loop() {
-    let config = Config { version: Version::new(1, 0, 0), namespace_limit: u32::MAX, ..Config::default() };
+    let config = Config {
+        version: Version::new(1, 0, 0),
+        namespace_limit: u32::MAX,
+        ..Config::default()
+    };
     let machine = Machine::new(config, []);
     assert_eq!(
         ids(&machine).unwrap_err().to_string(),
@@ -62,8 +85,13 @@ fn a_limit_beyond_reason_is_no_endless_loop() {
     );
 
     // A device whose list never ends: each page is full and ascending.
-    let machine =
-        Machine::new(Config { namespace_limit: u32::MAX, ..Config::default() }, (1..=5000).map(namespace));
+    let machine = Machine::new(
+        Config {
+            namespace_limit: u32::MAX,
+            ..Config::default()
+        },
+        (1..=5000).map(namespace),
+    );
     assert!(matches!(ids(&machine), Err(Error::Unsupported { .. })));
 }
 
@@ -72,7 +100,10 @@ fn a_list_out_of_order_is_told() {
     for list in [[2u32, 2], [5, 4], [1, 300]] {
         let machine = Machine::new(Config::default(), [namespace(1)]);
         let bytes: Vec<u8> = list.iter().flat_map(|id| id.to_le_bytes()).collect();
-        machine.add(Rule { skip: 1, ..Rule::next(0, Fault::Data { offset: 0, bytes }) });
+        machine.add(Rule {
+            skip: 1,
+            ..Rule::next(0, Fault::Data { offset: 0, bytes })
+        });
         let error = ids(&machine).unwrap_err().to_string();
         let expected = format!(
             "nvme0: Identify returned the impossible value {:#x} for the active namespace ID list",
@@ -84,15 +115,37 @@ fn a_list_out_of_order_is_told() {
 
 #[test]
 fn formats_with_metadata_or_protection_are_refused_by_name_and_others_are_not() {
-    let separate = NamespaceConfig { metadata: 8, ..namespace(2) };
-    let extended = NamespaceConfig { metadata: 64, extended: true, ..namespace(3) };
-    let protected = NamespaceConfig { metadata: 8, protection: 1, ..namespace(4) };
-    let odd = NamespaceConfig { protection: 2, ..namespace(5) };
-    let read_only = NamespaceConfig { read_only: true, ..namespace(6) };
-    let machine = Machine::new(Config::default(), [namespace(1), separate, extended, protected, odd, read_only]);
+    let separate = NamespaceConfig {
+        metadata: 8,
+        ..namespace(2)
+    };
+    let extended = NamespaceConfig {
+        metadata: 64,
+        extended: true,
+        ..namespace(3)
+    };
+    let protected = NamespaceConfig {
+        metadata: 8,
+        protection: 1,
+        ..namespace(4)
+    };
+    let odd = NamespaceConfig {
+        protection: 2,
+        ..namespace(5)
+    };
+    let read_only = NamespaceConfig {
+        read_only: true,
+        ..namespace(6)
+    };
+    let machine = Machine::new(
+        Config::default(),
+        [namespace(1), separate, extended, protected, odd, read_only],
+    );
     let found = machine.start().unwrap().namespaces().unwrap();
-    let reasons: Vec<_> =
-        found.iter().map(|namespace| namespace.supported().err().map(|error| error.to_string())).collect();
+    let reasons: Vec<_> = found
+        .iter()
+        .map(|namespace| namespace.supported().err().map(|error| error.to_string()))
+        .collect();
     assert_eq!(
         reasons,
         [
@@ -132,6 +185,9 @@ fn impossible_namespaces_are_told() {
         let rule = Rule::every(0, AdminOpcode::IDENTIFY.0, Fault::Data { offset, bytes });
         machine.add(Rule { skip: 2, ..rule });
         let error = ids(&machine).unwrap_err().to_string();
-        assert_eq!(error, format!("nvme0: Identify returned the impossible value {expected}"));
+        assert_eq!(
+            error,
+            format!("nvme0: Identify returned the impossible value {expected}")
+        );
     }
 }

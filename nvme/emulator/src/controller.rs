@@ -298,6 +298,14 @@ impl<M: Memory> Controller<M> {
         &self.memory
     }
 
+    /// Where completion queue `id` lies, for tests that write into it behind the controller's back.
+    pub fn completion_queue_address(&self, id: u16) -> Option<u64> {
+        self.completion
+            .get(usize::from(id))?
+            .as_ref()
+            .map(|queue| queue.address)
+    }
+
     /// The controller meets an internal error: CSTS.CFS, until it is reset.
     pub fn set_fatal(&mut self) {
         self.csts.insert(ControllerStatus::FATAL);

@@ -17,11 +17,17 @@ pub struct Bus(pub FakeDma);
 
 impl Memory for Bus {
     fn read(&self, address: u64, target: &mut [u8]) -> Result<(), Unmapped> {
-        self.0.read(IoAddr::new(address), target).map_err(|_| Unmapped { address, length: target.len() })
+        self.0.read(IoAddr::new(address), target).map_err(|_| Unmapped {
+            address,
+            length: target.len(),
+        })
     }
 
     fn write(&self, address: u64, source: &[u8]) -> Result<(), Unmapped> {
-        self.0.write(IoAddr::new(address), source).map_err(|_| Unmapped { address, length: source.len() })
+        self.0.write(IoAddr::new(address), source).map_err(|_| Unmapped {
+            address,
+            length: source.len(),
+        })
     }
 }
 
@@ -71,8 +77,16 @@ impl Mmio for Registers {
     }
 
     fn window(&self, offset: usize, length: usize) -> Self {
-        assert!(offset + length <= self.length, "window at {offset:#x} of {:#x}", self.length);
-        Self { shared: self.shared.clone(), offset: self.offset + offset, length }
+        assert!(
+            offset + length <= self.length,
+            "window at {offset:#x} of {:#x}",
+            self.length
+        );
+        Self {
+            shared: self.shared.clone(),
+            offset: self.offset + offset,
+            length,
+        }
     }
 }
 
@@ -126,8 +140,17 @@ impl Machine {
         // Room for the queue memory of large memory pages.
         let bus = FakeDma::new(256 << 20);
         let device = Faulty::new(nvme_emulator::Controller::new(config, namespaces, Bus(bus.clone())));
-        let shared = Shared { device, prompt: true, trace: None, reads: 0 };
-        Self { bus, clock: FakeClock::stepping(TICK), shared: Arc::new(Mutex::new(shared)) }
+        let shared = Shared {
+            device,
+            prompt: true,
+            trace: None,
+            reads: 0,
+        };
+        Self {
+            bus,
+            clock: FakeClock::stepping(TICK),
+            shared: Arc::new(Mutex::new(shared)),
+        }
     }
 
     pub fn dma(&self) -> Dma {
@@ -165,11 +188,18 @@ impl Machine {
     }
 
     pub fn registers_of(&self, length: usize) -> Registers {
-        Registers { shared: self.shared.clone(), offset: 0, length }
+        Registers {
+            shared: self.shared.clone(),
+            offset: 0,
+            length,
+        }
     }
 
     pub fn device_clock(&self) -> DeviceClock {
-        DeviceClock { clock: self.clock.clone(), shared: self.shared.clone() }
+        DeviceClock {
+            clock: self.clock.clone(),
+            shared: self.shared.clone(),
+        }
     }
 
     pub fn start(&self) -> Result<Driver, Error> {
@@ -177,7 +207,13 @@ impl Machine {
     }
 
     pub fn start_with(&self, config: nvme::Config) -> Result<Driver, Error> {
-        Controller::start("nvme0".into(), self.registers(), self.dma(), self.device_clock(), config)
+        Controller::start(
+            "nvme0".into(),
+            self.registers(),
+            self.dma(),
+            self.device_clock(),
+            config,
+        )
     }
 
     /// A started controller with one I/O queue pair.

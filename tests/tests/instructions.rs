@@ -38,7 +38,7 @@ fn count(wait: &str, ios_per_job: u64) -> (u64, u64, u64) {
         .lines()
         .map(|line| serde_json::from_str(line).expect("a line of JSON"))
         .collect();
-    let at = |mark: usize| marks[mark]["insn"].as_u64().expect("a count");
+    let at = |mark: usize| marks[mark]["instructions"].as_u64().expect("a count");
     assert!(marks.len() >= 3, "first I/O, before, after: {marks:?}");
     (at(0), at(2) - at(1), sum(&report, "/jobs", "/read/total_ios"))
 }

@@ -63,7 +63,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         package: "doorpost-vmm",
-        imports: &["doorpost-workload", "doorpost-irq-model", "doorpost-nvme-emulator"],
+        imports: &["doorpost-workload"],
         test_imports: &[],
         unsafe_code: true,
     },
@@ -75,7 +75,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         package: "doorpost",
-        imports: &["doorpost-vmm", "doorpost-workload", "doorpost-irq-model"],
+        imports: &["doorpost-vmm", "doorpost-workload"],
         test_imports: &[],
         unsafe_code: false,
     },

@@ -5,13 +5,13 @@ use anyhow::Result;
 use crate::project::Project;
 use crate::{setup, shell};
 
-/// Sets up, builds the binary that the end-to-end tests start, and runs the tests. The runner's summary comes last.
+/// Sets up, builds the programs that the end-to-end tests start, and runs the tests. The runner's summary comes last.
 ///
 /// # Errors
 /// Any of these fails.
 pub fn test(project: &Project, filter: &[String]) -> Result<()> {
     setup::setup(project, setup::Words::WhenMissing)?;
-    shell::run(&mut project.cargo(&["build", "--package", "doorpost"]))?;
+    shell::run(&mut project.cargo(&["build", "--package", "doorpost", "--package", "doorpost-counter-plugin"]))?;
     if filter.is_empty() {
         shell::run(&mut project.cargo(&["test", "--doc", "--workspace", "--quiet"]))?;
     }

@@ -40,7 +40,7 @@ const ROOMS: &[Room] = &[
     Room {
         package: "doorpost-nvme-emulator",
         imports: &["doorpost-nvme"],
-        test_imports: &[],
+        test_imports: &[("doorpost-hal", &["fake"])],
         unsafe_code: false,
     },
     Room {
@@ -48,12 +48,6 @@ const ROOMS: &[Room] = &[
         imports: &["doorpost-hal"],
         test_imports: &[("doorpost-hal", &["fake"])],
         unsafe_code: true,
-    },
-    Room {
-        package: "doorpost-irq-model",
-        imports: &["doorpost-irq"],
-        test_imports: &[],
-        unsafe_code: false,
     },
     Room {
         package: "doorpost-guest",

@@ -180,16 +180,15 @@ impl Run {
             marks.len()
         );
         let report: Value = serde_json::from_str(report).context("the report is not JSON")?;
-        let sum = |list: &Value, pointer: &str| -> Option<u64> {
-            list.as_array()?
-                .iter()
-                .map(|item| item.pointer(pointer)?.as_u64())
-                .sum()
+        let total = |name: &str| {
+            let value = report["doorpost"]["totals"][name].as_u64();
+            value.with_context(|| format!("the report has no doorpost.totals.{name}"))
         };
-        let ios = sum(&report["jobs"], "/read/total_ios").context("the report has no jobs[].read.total_ios")?;
-        let interrupts = sum(&report["doorpost"]["queues"], "/interrupts")
-            .context("the report has no doorpost.queues[].interrupts")?;
-        Ok(Self { marks, ios, interrupts })
+        Ok(Self {
+            marks,
+            ios: total("reads")?,
+            interrupts: total("interrupts")?,
+        })
     }
 
     /// Instructions from power-on to the first completed I/O, the read that proves a queue before the run starts.
@@ -254,18 +253,15 @@ mod tests {
         line("mark", start - 7) + &line("mark", start) + &line("mark", end) + &line("exit", end + 1000)
     }
 
-    fn report(ios: u64, interrupts: u64) -> String {
-        format!(
-            r#"{{"jobs":[{{"read":{{"total_ios":{ios}}}}},{{"read":{{"total_ios":{ios}}}}}],
-                "doorpost":{{"queues":[{{"interrupts":{interrupts}}},{{"interrupts":0}}]}}}}"#
-        )
+    fn report(reads: u64, interrupts: u64) -> String {
+        format!(r#"{{"doorpost":{{"totals":{{"reads":{reads},"interrupts":{interrupts}}}}}}}"#)
     }
 
     #[test]
     fn the_slope_leaves_out_start_and_end() {
         // 500 at the start and end of each run, then 3 per I/O; an interrupt every fourth.
-        let short = Run::parse(&counts(1000, 1000 + 500 + 3 * 200), &report(100, 50)).unwrap();
-        let long = Run::parse(&counts(9000, 9000 + 500 + 3 * 1000), &report(500, 250)).unwrap();
+        let short = Run::parse(&counts(1000, 1000 + 500 + 3 * 200), &report(200, 50)).unwrap();
+        let long = Run::parse(&counts(9000, 9000 + 500 + 3 * 1000), &report(1000, 250)).unwrap();
         assert_eq!((short.ios, long.ios), (200, 1000));
         assert_eq!(short.first_io().unwrap(), 993);
         let row = CASES[0].row(&short, &long).unwrap();
@@ -284,8 +280,8 @@ mod tests {
         let line = r#"{"event":"mark","instructions":1}"#;
         assert!(refused(line, &report(1, 1)).contains("1 times"));
         assert!(refused("x", &report(1, 1)).contains("`x`"));
-        assert!(refused(&counts(7, 8), "{}").contains("total_ios"));
-        assert!(refused(&counts(7, 8), r#"{"jobs":[]}"#).contains("interrupts"));
+        assert!(refused(&counts(7, 8), "{}").contains("totals.reads"));
+        assert!(refused(&counts(7, 8), r#"{"doorpost":{"totals":{"reads":1}}}"#).contains("interrupts"));
         let three = format!("{line}\n{line}\n{line}\n");
         let run = Run::parse(&three, &report(1, 1)).unwrap();
         assert!(run.between_marks("wrmsr").unwrap_err().to_string().contains("wrmsr"));

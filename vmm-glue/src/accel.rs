@@ -45,7 +45,7 @@ impl fmt::Display for Accelerator {
 
 /// No such accelerator.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("accel: `{0}` is none of auto, kvm, tcg")]
+#[error("`{0}` is none of auto, kvm, tcg")]
 pub struct UnknownAccel(String);
 
 impl FromStr for Accel {
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!("kvm".parse(), Ok(Accel::Kvm));
         assert_eq!(
             "xen".parse::<Accel>().unwrap_err().to_string(),
-            "accel: `xen` is none of auto, kvm, tcg"
+            "`xen` is none of auto, kvm, tcg"
         );
     }
 }

@@ -91,7 +91,6 @@ pub enum Event<'a> {
 #[error("{error}")]
 pub struct Failed {
     /// What went wrong, in one line.
-    #[source]
     pub error: Box<RunError>,
     /// The last lines of the guest's text.
     pub guest_text: Vec<String>,

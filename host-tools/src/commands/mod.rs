@@ -1,0 +1,5 @@
+//! What the program can do.
+
+pub mod image;
+pub mod report;
+pub mod run;

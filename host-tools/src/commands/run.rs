@@ -1,0 +1,58 @@
+//! `doorpost run`: boot the guest, run a job, print the report.
+
+use std::io::{self, Write};
+
+use vmm_glue::plan::Plan;
+use vmm_glue::run::{Event, Outcome};
+
+use crate::cli::RunArguments;
+use crate::failure::{DeviceErrors, Usage};
+use crate::guest_image;
+use crate::output::Destination;
+use crate::progress::Progress;
+use crate::report::Run;
+
+/// Runs a job and writes its report.
+pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
+    let plan = plan(arguments).map_err(Usage)?;
+    let destination = Destination::open(&arguments.output)?;
+    let job = &plan.jobs.job;
+    let mut progress = Progress::new(job.runtime_us.map(|us| us.saturating_add(job.ramp_time_us)));
+    let result = vmm_glue::run::run(&plan, &mut |event| match event {
+        Event::Note(note) => progress.note(note),
+        Event::Starting(accelerator) => progress.note(&format!("starting the {} guest ({accelerator})", plan.arch)),
+        Event::Progress(totals) => progress.show(totals),
+    });
+    progress.end();
+    let Outcome { report, launcher, text } = result?;
+    for line in &text {
+        // What a guest says beside its frames is rare and matters.
+        let _ = writeln!(io::stderr(), "guest: {line}");
+    }
+    let run = Run {
+        report,
+        launcher: Some(launcher),
+    };
+    destination.write(&run)?;
+    match run.complaint() {
+        Some(complaint) if !arguments.ignore_errors => Err(DeviceErrors(complaint).into()),
+        _ => Ok(()),
+    }
+}
+
+fn plan(arguments: &RunArguments) -> Result<Plan<'static>, String> {
+    let arch = arguments.arch;
+    Ok(Plan {
+        jobs: arguments.job.job_set()?,
+        arch,
+        image: guest_image::of(arch).ok_or_else(|| format!("this program carries no guest for {arch}"))?,
+        vcpus: arguments.vcpus,
+        memory: arguments.memory,
+        accel: arguments.accel,
+        drives: arguments.drives()?,
+        qemu: arguments.qemu.clone(),
+        qemu_args: arguments.qemu_arg.clone(),
+        keep_serial: arguments.keep_serial.clone(),
+        timeout: arguments.timeout,
+    })
+}

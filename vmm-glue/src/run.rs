@@ -178,8 +178,8 @@ pub enum RunError {
     AfterReport(Ending),
     /// The guest ended without a report.
     #[error(
-        "{ending} before the guest {}{}",
-        if *.said_hello { "sent a report" } else { "said anything" },
+        "{ending} {}{}",
+        if *.said_hello { "before there was a report" } else { "before the first frame" },
         .complaint.as_ref().map_or(String::new(), |complaint| format!(": {complaint}"))
     )]
     Ended {
@@ -187,7 +187,7 @@ pub enum RunError {
         ending: Ending,
         /// The guest had begun to speak.
         said_hello: bool,
-        /// The last line of what QEMU said.
+        /// The last line of what QEMU said, or the guest.
         complaint: Option<String>,
     },
 }

@@ -1,8 +1,9 @@
 //! Runs with a stand-in for QEMU: a shell script that says what a guest would.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -28,8 +29,15 @@ impl Fake {
             "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 10.0.2 (fake)'; exit; fi\ncd '{}'\necho $$ >> pid\n{script}\n",
             folder.path().display()
         );
-        fs::write(&program, text).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: a descriptor of ours, open for writing in a sibling test's fork, would make the program busy.
+        let mut writer = Command::new("install")
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&program)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
         Self { folder }
     }
 
@@ -122,7 +130,7 @@ fn whole() -> String {
 
 #[test]
 fn a_run_that_goes_through() {
-    let fake = Fake::new("cat frames; echo \"$@\" > arguments; cat <&$(sed -n 's/.*self.fd.\\([0-9]*\\) .*/\\1/p' arguments) > image; exit 3")
+    let fake = Fake::new("cat frames; echo \"$@\" > arguments; cat <&$(sed -n 's/.*self.fd.\\([0-9]*\\) .*/\\1/p' arguments) > image; exit 1")
         .says("frames", &whole());
     let mut plan = fake.plan();
     let kept = fake.folder.path().join("serial");
@@ -180,7 +188,7 @@ fn a_failure_is_passed_on_with_its_kind() {
 #[test]
 fn a_disturbed_line_fails_the_run_though_a_report_follows() {
     let disturbed = whole().replacen("\"reads\":7", "\"reads\":8", 1);
-    let fake = Fake::new("cat frames; echo 'cpu 0: something'; exit 3").says("frames", &disturbed);
+    let fake = Fake::new("cat frames; echo 'cpu 0: something'; exit 1").says("frames", &disturbed);
     let failed = fake.run().unwrap_err();
     assert!(
         failed
@@ -197,18 +205,23 @@ fn an_end_without_a_report_says_how() {
     let failed = fake.run().unwrap_err();
     assert_eq!(
         failed.to_string(),
-        "QEMU gave up with status 1 before the guest said anything: qemu: -foo: invalid option"
+        "QEMU gave up with status 1 before the first frame: qemu: -foo: invalid option"
     );
     assert_eq!(failed.qemu_text, ["qemu: -foo: invalid option"]);
     let fake = Fake::new("cat frames; exit 0").says("frames", &stream(&[hello()]));
     assert_eq!(
         fake.run().unwrap_err().to_string(),
-        "the machine was reset or powered off before the guest sent a report"
+        "the machine was reset or powered off before there was a report: firmware speaks"
+    );
+    let fake = Fake::new("echo 'this CPU has no x2APIC'; exit 3");
+    assert_eq!(
+        fake.run().unwrap_err().to_string(),
+        "the guest gave up before the first frame: this CPU has no x2APIC"
     );
     let fake = Fake::new("kill -SEGV $$");
     assert_eq!(
         fake.run().unwrap_err().to_string(),
-        "QEMU was killed by signal 11 before the guest said anything"
+        "QEMU was killed by signal 11 before the first frame"
     );
 }
 
@@ -221,7 +234,7 @@ fn a_guest_of_another_version_is_refused() {
         version: "9.9.9".to_string(),
     });
     FrameWriter::new().write(&frame, &mut text).unwrap();
-    let failed = Fake::new("cat frames; exit 3").says("frames", &text).run().unwrap_err();
+    let failed = Fake::new("cat frames; exit 1").says("frames", &text).run().unwrap_err();
     assert!(
         failed
             .to_string()

@@ -43,18 +43,18 @@ pub fn install(project: &Project, linker: bool, qemu: bool) -> Result<()> {
         );
     }
     let rights = Rights::find()?;
-    let mut candidates = policy(&Private::none(), None, &packages)?;
+    let mut candidates = policy(None, None, &packages)?;
     if packages.iter().any(|package| !candidates.contains_key(*package)) {
         // A new container or installation: apt has not yet read what its sources offer.
-        let update = apt_get(&Private::none(), &["update"]);
+        let update = apt_get(None, &["update"]);
         if rights == Rights::None {
             return Err(by_hand(&[update]));
         }
         rights.run(&update)?;
-        candidates = policy(&Private::none(), None, &packages)?;
+        candidates = policy(None, None, &packages)?;
     }
     if !qemu || new_enough(&candidates) {
-        let install = install_command(&Private::none(), None, &packages);
+        let install = install_command(None, None, &packages);
         return if rights == Rights::None {
             Err(by_hand(&[install]))
         } else {
@@ -75,14 +75,14 @@ fn install_from_backports(project: &Project, rights: Rights, packages: &[&str], 
         "{release} itself has {own} {QEMU}: taking it from {backports}, by a private list in {}",
         folder.display()
     );
-    let private = Private::create(&folder, &release)?;
-    let update = apt_get(&private, &["update"]);
-    let install = install_command(&private, Some(&backports), packages);
+    let private = PrivateList::create(&folder, &release)?;
+    let update = apt_get(Some(&private), &["update"]);
+    let install = install_command(Some(&private), Some(&backports), packages);
     if rights == Rights::None {
         return Err(by_hand(&[update, install]));
     }
     let done = rights.run(&update).and_then(|()| {
-        let offered = policy(&private, Some(&backports), packages)?;
+        let offered = policy(Some(&private), Some(&backports), packages)?;
         if !new_enough(&offered) {
             let offered = offered.get(QEMU).map_or("no", String::as_str);
             bail!(
@@ -92,9 +92,7 @@ fn install_from_backports(project: &Project, rights: Rights, packages: &[&str], 
         rights.run(&install)
     });
     // The lists are large, and root's; they have served.
-    if let Some(lists) = &private.lists {
-        rights.run(&["rm", "-rf", &lists.to_string_lossy()].map(str::to_owned))?;
-    }
+    rights.run(&["rm", "-rf", &private.lists.to_string_lossy()].map(str::to_owned))?;
     done
 }
 
@@ -163,21 +161,13 @@ fn by_hand(commands: &[Vec<String>]) -> anyhow::Error {
     )
 }
 
-/// Private package sources: nothing, or a sources file and a lists folder.
-struct Private {
-    sources: Option<PathBuf>,
-    lists: Option<PathBuf>,
+/// Package sources that only we read: a sources file, and the folder of what its mirrors offer.
+struct PrivateList {
+    sources: PathBuf,
+    lists: PathBuf,
 }
 
-impl Private {
-    /// The machine's own.
-    fn none() -> Self {
-        Self {
-            sources: None,
-            lists: None,
-        }
-    }
-
+impl PrivateList {
     /// Writes the sources file of `release` with its backports.
     fn create(folder: &Path, release: &str) -> Result<Self> {
         let targets = shell::output(Command::new("apt-get").args(["indextargets", "Created-By: Packages"]))?
@@ -189,41 +179,35 @@ impl Private {
         fs::create_dir_all(lists.join("partial"))
             .and_then(|()| fs::write(&sources, text))
             .with_context(|| format!("cannot write {}", sources.display()))?;
-        Ok(Self {
-            sources: Some(sources),
-            lists: Some(lists),
-        })
+        Ok(Self { sources, lists })
     }
 
-    fn options(&self) -> Vec<String> {
-        let (Some(sources), Some(lists)) = (&self.sources, &self.lists) else {
-            return Vec::new();
-        };
+    /// The options that have apt read these instead of the machine's own.
+    fn options(&self) -> impl Iterator<Item = String> {
         [
-            format!("Dir::Etc::sourcelist={}", sources.display()),
+            format!("Dir::Etc::sourcelist={}", self.sources.display()),
             "Dir::Etc::sourceparts=/dev/null".into(),
-            format!("Dir::State::lists={}", lists.display()),
+            format!("Dir::State::lists={}", self.lists.display()),
             // The cache of the machine's own lists stays as it is.
             "Dir::Cache::pkgcache=".into(),
             "Dir::Cache::srcpkgcache=".into(),
         ]
         .into_iter()
         .flat_map(|option| ["-o".to_owned(), option])
-        .collect()
     }
 }
 
 /// `apt-get` that asks no questions.
-fn apt_get(private: &Private, arguments: &[&str]) -> Vec<String> {
+fn apt_get(private: Option<&PrivateList>, arguments: &[&str]) -> Vec<String> {
     let mut words: Vec<String> = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"]
         .map(str::to_owned)
         .into();
-    words.extend(private.options());
+    words.extend(private.into_iter().flat_map(PrivateList::options));
     words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
     words
 }
 
-fn install_command(private: &Private, suite: Option<&str>, packages: &[&str]) -> Vec<String> {
+fn install_command(private: Option<&PrivateList>, suite: Option<&str>, packages: &[&str]) -> Vec<String> {
     let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
     if let Some(suite) = suite {
         arguments.extend(["-t", suite]);
@@ -233,9 +217,11 @@ fn install_command(private: &Private, suite: Option<&str>, packages: &[&str]) ->
 }
 
 /// The version of each package that apt would install, as far as it knows one.
-fn policy(private: &Private, suite: Option<&str>, packages: &[&str]) -> Result<BTreeMap<String, String>> {
+fn policy(private: Option<&PrivateList>, suite: Option<&str>, packages: &[&str]) -> Result<BTreeMap<String, String>> {
     let mut command = Command::new("apt-cache");
-    command.env("LC_ALL", "C").args(private.options());
+    command
+        .env("LC_ALL", "C")
+        .args(private.into_iter().flat_map(PrivateList::options));
     if let Some(suite) = suite {
         command.args(["-t", suite]);
     }

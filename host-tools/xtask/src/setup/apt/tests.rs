@@ -113,18 +113,18 @@ fn trust_is_taken_over_from_lists() {
 
 #[test]
 fn commands_leave_the_machines_sources_alone() {
-    let private = Private {
-        sources: Some("/t/doorpost.sources".into()),
-        lists: Some("/t/lists".into()),
+    let private = PrivateList {
+        sources: "/t/doorpost.sources".into(),
+        lists: "/t/lists".into(),
     };
-    let line = install_command(&private, Some("bookworm-backports"), &[QEMU]).join(" ");
+    let line = install_command(Some(&private), Some("bookworm-backports"), &[QEMU]).join(" ");
     assert_eq!(
         line,
         "env DEBIAN_FRONTEND=noninteractive apt-get -o Dir::Etc::sourcelist=/t/doorpost.sources \
          -o Dir::Etc::sourceparts=/dev/null -o Dir::State::lists=/t/lists -o Dir::Cache::pkgcache= \
          -o Dir::Cache::srcpkgcache= install --yes --no-install-recommends -t bookworm-backports qemu-system-x86"
     );
-    let error = by_hand(&[apt_get(&Private::none(), &["update"])]).to_string();
+    let error = by_hand(&[apt_get(None, &["update"])]).to_string();
     assert!(
         error.contains("\n  env DEBIAN_FRONTEND=noninteractive apt-get update\nthen run"),
         "{error}"

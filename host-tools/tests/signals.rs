@@ -1,0 +1,96 @@
+//! Whatever ends the program, no QEMU is left behind. A shell script stands in for QEMU.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+/// Starts a run whose QEMU sleeps, and waits until it does.
+fn start() -> (Child, TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("qemu");
+    let pid = folder.path().join("pid");
+    let script = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 10.0.2'; exit; fi\necho $$ > '{0}.new'; mv '{0}.new' '{0}'\nexec sleep 1000\n",
+        pid.display()
+    );
+    // By another process: a descriptor of ours, open for writing in a sibling test's fork, would make the program busy.
+    let mut writer = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(&program)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
+    let child = Command::new(env!("CARGO_BIN_EXE_doorpost"))
+        .args(["run", "--drive", "scratch:1m", "--accel", "tcg", "--qemu"])
+        .arg(&program)
+        .env("TMPDIR", folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    assert!(within_seconds(20, || pid.exists()), "QEMU was never started");
+    let qemu = fs::read_to_string(&pid).unwrap().trim().to_string();
+    (child, folder, qemu)
+}
+
+fn within_seconds(seconds: u64, mut condition: impl FnMut() -> bool) -> bool {
+    (0..seconds * 100).any(|_| {
+        let met = condition();
+        if !met {
+            thread::sleep(Duration::from_millis(10));
+        }
+        met
+    })
+}
+
+fn runs(pid: &str) -> bool {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn kill(signal: &str, child: &Child) {
+    let status = Command::new("kill")
+        .args([signal, &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_signal_ends_the_run_in_order() {
+    for (signal, status, name) in [
+        ("-INT", 130, "SIGINT"),
+        ("-TERM", 143, "SIGTERM"),
+        ("-HUP", 129, "SIGHUP"),
+    ] {
+        let (mut child, folder, qemu) = start();
+        kill(signal, &child);
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.code(), Some(status), "{signal}");
+        assert!(!runs(&qemu), "{signal}");
+        let mut text = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        let last = text.lines().last().unwrap();
+        assert_eq!(last, format!("doorpost: ended by {name}; the guest is stopped"));
+        // The scratch drive never had a name: only the script and its note are here.
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+}
+
+#[test]
+fn nothing_remains_even_after_sigkill() {
+    let (mut child, folder, qemu) = start();
+    assert!(runs(&qemu));
+    kill("-KILL", &child);
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    assert!(within_seconds(5, || !runs(&qemu)));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+}

@@ -48,21 +48,19 @@ pub struct QueueCounters {
     pub violations: u64,
 }
 
-/// No command is in flight in this slot. Beyond every identifier, so that no completion matches it.
-const FREE: u32 = u32::MAX;
+/// Set in [`Slot::command`] while no command is in flight: beyond every identifier, so that no completion matches it.
+const FREE: u32 = 1 << 16;
 
 /// A place for one command in flight. The slot's index is the low part of its commands' identifiers, and the high part is a
 /// sequence that moves on with each use, so that a completion of an earlier use is found out.
 #[derive(Clone, Copy)]
 #[repr(align(16))]
 struct Slot {
-    /// The identifier in flight, or [`FREE`].
-    in_flight: u32,
+    /// The identifier in flight; or [`FREE`], and the identifier of the slot's next command.
+    command: u32,
     token: u32,
-    /// The identifier of the slot's next command.
-    next_id: u16,
     /// The slot to hand out after this one; beyond the table when there is none.
-    next_free: u16,
+    next_free: u32,
 }
 
 /// A submission queue and the completion queue of the same id, owned by one CPU.
@@ -80,23 +78,23 @@ pub struct QueuePair<M> {
     sq_doorbell: M,
     cq_doorbell: M,
     slots: Box<[Slot]>,
-    free: u16,
-    in_flight: u16,
-    id: u16,
-    entries: u16,
-    sq_tail: u16,
+    /// The slot to hand out next.
+    free: u32,
+    sq_tail: u32,
     /// The tail that the controller knows.
-    sq_rung: u16,
-    cq_head: u16,
+    sq_rung: u32,
+    cq_head: u32,
     /// The head that the controller knows.
-    cq_rung: u16,
+    cq_rung: u32,
+    entries: u32,
+    /// The part of an identifier that is the slot.
+    slot_mask: u32,
     /// [`CompletionEntry::PHASE_BIT`] or 0: the phase of entries that the controller writes in this round.
     phase: u64,
-    /// The part of an identifier that is the slot.
-    slot_mask: u16,
+    counters: QueueCounters,
+    id: u16,
     capacity: u16,
     vector: Option<u16>,
-    counters: QueueCounters,
     controller: Arc<str>,
 }
 
@@ -125,11 +123,10 @@ impl<M: Mmio> QueuePair<M> {
         let capacity = (entries - 1).min(MAXIMUM_IN_FLIGHT);
         // One bit more than the largest slot needs where that is all ones: identifier FFFFh must not occur (Base, 3.3.3.1).
         let slot_bits = u16::BITS - capacity.leading_zeros();
-        let slots = (0..capacity)
+        let slots = (0..u32::from(capacity))
             .map(|index| Slot {
-                in_flight: FREE,
+                command: FREE | index,
                 token: 0,
-                next_id: index,
                 next_free: index + 1,
             })
             .collect();
@@ -142,18 +139,17 @@ impl<M: Mmio> QueuePair<M> {
             cq_doorbell: registers.window(spec::completion_head_doorbell(id, doorbell_stride), 4),
             slots,
             free: 0,
-            in_flight: 0,
-            id,
-            entries,
             sq_tail: 0,
             sq_rung: 0,
             cq_head: 0,
             cq_rung: 0,
-            phase: CompletionEntry::PHASE_BIT,
+            entries: entries.into(),
             slot_mask: (1 << slot_bits) - 1,
+            phase: CompletionEntry::PHASE_BIT,
+            counters: QueueCounters::default(),
+            id,
             capacity,
             vector,
-            counters: QueueCounters::default(),
             controller,
         })
     }
@@ -165,7 +161,7 @@ impl<M: Mmio> QueuePair<M> {
 
     /// Entries of each of the two queues.
     pub fn entries(&self) -> u16 {
-        self.entries
+        self.entries as u16
     }
 
     /// The most commands in flight: one less than entries, and at most [`MAXIMUM_IN_FLIGHT`].
@@ -181,7 +177,7 @@ impl<M: Mmio> QueuePair<M> {
     /// Commands written and not completed yet.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        self.in_flight
+        (self.counters.submitted - self.counters.completed) as u16
     }
 
     /// What the queue pair did so far.
@@ -193,44 +189,43 @@ impl<M: Mmio> QueuePair<M> {
     ///
     /// # Errors
     /// [`QueueFull`] when [`capacity`](Self::capacity) commands are in flight.
-    #[inline]
+    #[inline(always)]
     pub fn write(&mut self, command: &Command, token: u32) -> Result<CommandId, QueueFull> {
-        let Some(slot) = self.slots.get_mut(usize::from(self.free)) else {
+        let Some(slot) = self.slots.get_mut(self.free as usize) else {
             return Err(QueueFull);
         };
         self.free = slot.next_free;
-        let id = slot.next_id;
-        slot.in_flight = id.into();
+        slot.command &= !FREE;
         slot.token = token;
+        let id = slot.command as u16;
         // With at most entries - 1 commands in flight the tail never reaches the head.
         self.sq.write(
-            self.sq_tail.into(),
+            self.sq_tail as usize,
             &Command {
                 command_id: U16::new(id),
                 ..*command
             },
         );
         self.sq_tail = following(self.sq_tail, self.entries);
-        self.in_flight += 1;
         self.counters.submitted += 1;
         Ok(CommandId(id))
     }
 
     /// Tells the controller of all commands written since the last call, by one doorbell; does nothing when there are none.
-    #[inline]
+    #[inline(always)]
     pub fn commit(&mut self) {
         if self.sq_tail != self.sq_rung {
             mmio_wmb();
-            self.sq_doorbell.write32(0, self.sq_tail.into());
+            self.sq_doorbell.write32(0, self.sq_tail);
             self.sq_rung = self.sq_tail;
             self.counters.sq_doorbells += 1;
         }
     }
 
     /// Whether the controller has written the next completion: one look at its phase tag.
-    #[inline]
+    #[inline(always)]
     pub fn is_ready(&self) -> bool {
-        (self.cq.read_word(self.cq_head.into(), 1) ^ self.phase) & CompletionEntry::PHASE_BIT == 0
+        (self.cq.read_word(self.cq_head as usize, 1) ^ self.phase) & CompletionEntry::PHASE_BIT == 0
     }
 
     /// Takes the next completion, if there is one, and frees its command's slot. The controller learns of it by
@@ -238,51 +233,49 @@ impl<M: Mmio> QueuePair<M> {
     ///
     /// # Errors
     /// A completion that an honest controller cannot have written is counted and skipped, and no slot is freed for it.
-    #[inline]
+    #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, ProtocolViolation> {
         if !self.is_ready() {
             return Ok(None);
         }
         // The phase says that the entry is there; what is read of it from here on is at least as new.
         dma_rmb();
-        let head = usize::from(self.cq_head);
-        let entry = CompletionEntry::from_words([self.cq.read_word(head, 0), self.cq.read_word(head, 1)]);
+        let head = self.cq_head as usize;
+        let words = [self.cq.read_word(head, 0), self.cq.read_word(head, 1)];
         self.cq_head = following(self.cq_head, self.entries);
         if self.cq_head == 0 {
             self.phase ^= CompletionEntry::PHASE_BIT;
         }
 
-        let id = entry.command_id.get();
+        // By words, as this is the hottest place; `CompletionEntry` names the fields.
+        let id = (words[1] >> 32) as u32 & 0xffff;
         let index = id & self.slot_mask;
-        match self.slots.get_mut(usize::from(index)) {
-            Some(slot)
-                if slot.in_flight == u32::from(id)
-                    && entry.sq_id.get() == self.id
-                    && entry.sq_head.get() < self.entries =>
-            {
-                slot.in_flight = FREE;
-                slot.next_id = id.wrapping_add(self.slot_mask + 1);
+        // SQID and SQHD in one comparison: SQHD is what is left of them when SQID is ours, and more than any queue if not.
+        let sq_head = (words[1] as u32).wrapping_sub(u32::from(self.id) << 16);
+        match self.slots.get_mut(index as usize) {
+            Some(slot) if slot.command == id && sq_head < self.entries => {
+                slot.command = FREE | (id + self.slot_mask + 1) & 0xffff;
                 slot.next_free = self.free;
                 let token = slot.token;
                 self.free = index;
-                self.in_flight -= 1;
                 self.counters.completed += 1;
+                let status = Status::from_bits((words[1] >> 49) as u16);
                 Ok(Some(Completion {
                     token,
-                    status: entry.status(),
-                    result: entry.result.get(),
+                    status,
+                    result: words[0] as u32,
                 }))
             }
-            _ => Err(self.violation(&entry)),
+            _ => Err(self.violation(words)),
         }
     }
 
     /// Tells the controller that all completions taken since the last call may be overwritten, by one doorbell; does nothing
     /// when there are none.
-    #[inline]
+    #[inline(always)]
     pub fn acknowledge(&mut self) {
         if self.cq_head != self.cq_rung {
-            self.cq_doorbell.write32(0, self.cq_head.into());
+            self.cq_doorbell.write32(0, self.cq_head);
             self.cq_rung = self.cq_head;
             self.counters.cq_doorbells += 1;
         }
@@ -290,22 +283,21 @@ impl<M: Mmio> QueuePair<M> {
 
     #[cold]
     #[inline(never)]
-    fn violation(&mut self, entry: &CompletionEntry) -> ProtocolViolation {
+    fn violation(&mut self, words: [u64; 2]) -> ProtocolViolation {
         self.counters.violations += 1;
+        let entry = CompletionEntry::from_words(words);
         let id = entry.command_id.get();
         let (sq_id, sq_head) = (entry.sq_id.get(), entry.sq_head.get());
-        let kind = match self.slots.get(usize::from(id & self.slot_mask)) {
+        let kind = match self.slots.get((u32::from(id) & self.slot_mask) as usize) {
             None => ViolationKind::UnknownCommand,
             Some(_) if sq_id != self.id => ViolationKind::WrongQueue { sq_id },
-            Some(_) if sq_head >= self.entries => ViolationKind::HeadBeyondQueue {
+            Some(_) if u32::from(sq_head) >= self.entries => ViolationKind::HeadBeyondQueue {
                 sq_head,
-                entries: self.entries,
+                entries: self.entries(),
             },
-            Some(slot) => match u16::try_from(slot.in_flight) {
-                Ok(in_flight) => ViolationKind::StaleSequence {
-                    in_flight: CommandId(in_flight),
-                },
-                Err(_) => ViolationKind::NotInFlight,
+            Some(slot) if slot.command & FREE != 0 => ViolationKind::NotInFlight,
+            Some(slot) => ViolationKind::StaleSequence {
+                in_flight: CommandId(slot.command as u16),
             },
         };
         ProtocolViolation {
@@ -340,7 +332,6 @@ impl<M> fmt::Debug for QueuePair<M> {
             .field("id", &self.id)
             .field("entries", &self.entries)
             .field("vector", &self.vector)
-            .field("in_flight", &self.in_flight)
             .field("sq_tail", &self.sq_tail)
             .field("cq_head", &self.cq_head)
             .field("counters", &self.counters)
@@ -350,7 +341,7 @@ impl<M> fmt::Debug for QueuePair<M> {
 
 /// The index after `index` in a ring of `entries`.
 #[inline(always)]
-const fn following(index: u16, entries: u16) -> u16 {
+const fn following(index: u32, entries: u32) -> u32 {
     let next = index + 1;
     if next == entries { 0 } else { next }
 }

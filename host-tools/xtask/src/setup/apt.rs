@@ -46,20 +46,11 @@ pub fn install(project: &Project, linker: bool, qemu: bool) -> Result<()> {
     let mut candidates = policy(None, None, &packages)?;
     if packages.iter().any(|package| !candidates.contains_key(*package)) {
         // A new container or installation: apt has not yet read what its sources offer.
-        let update = apt_get(None, &["update"]);
-        if rights == Rights::None {
-            return Err(by_hand(&[update]));
-        }
-        rights.run(&update)?;
+        rights.run(&apt_get(None, &["update"]))?;
         candidates = policy(None, None, &packages)?;
     }
     if !qemu || new_enough(&candidates) {
-        let install = install_command(None, None, &packages);
-        return if rights == Rights::None {
-            Err(by_hand(&[install]))
-        } else {
-            rights.run(&install)
-        };
+        return rights.run(&install_command(None, None, &packages));
     }
     let own = candidates.get(QEMU).map_or("no", String::as_str);
     install_from_backports(project, rights, &packages, own)
@@ -78,8 +69,10 @@ fn install_from_backports(project: &Project, rights: Rights, packages: &[&str], 
     let private = PrivateList::create(&folder, &release)?;
     let update = apt_get(Some(&private), &["update"]);
     let install = install_command(Some(&private), Some(&backports), packages);
+    // The lists are large, and root's; afterwards they have served.
+    let clear = ["rm", "-rf", &private.lists.to_string_lossy()].map(str::to_owned);
     if rights == Rights::None {
-        return Err(by_hand(&[update, install]));
+        return Err(by_hand(&[&update, &install, &clear]));
     }
     let done = rights.run(&update).and_then(|()| {
         let offered = policy(Some(&private), Some(&backports), packages)?;
@@ -91,8 +84,7 @@ fn install_from_backports(project: &Project, rights: Rights, packages: &[&str], 
         }
         rights.run(&install)
     });
-    // The lists are large, and root's; they have served.
-    rights.run(&["rm", "-rf", &private.lists.to_string_lossy()].map(str::to_owned))?;
+    rights.run(&clear)?;
     done
 }
 
@@ -131,7 +123,8 @@ impl Rights {
     /// Runs a command of an administrator, after showing it.
     fn run(self, words: &[String]) -> Result<()> {
         let before: &[&str] = match self {
-            Self::Root | Self::None => &[],
+            Self::None => return Err(by_hand(&[words])),
+            Self::Root => &[],
             Self::Sudo => &["sudo", "-n"],
             Self::AskingSudo => &["sudo"],
         };
@@ -147,7 +140,7 @@ impl Rights {
 }
 
 /// The error that says which commands an administrator has to run.
-fn by_hand(commands: &[Vec<String>]) -> anyhow::Error {
+fn by_hand(commands: &[&[String]]) -> anyhow::Error {
     let lines: Vec<String> = commands
         .iter()
         .map(|words| {

@@ -124,7 +124,7 @@ fn commands_leave_the_machines_sources_alone() {
          -o Dir::Etc::sourceparts=/dev/null -o Dir::State::lists=/t/lists -o Dir::Cache::pkgcache= \
          -o Dir::Cache::srcpkgcache= install --yes --no-install-recommends -t bookworm-backports qemu-system-x86"
     );
-    let error = by_hand(&[apt_get(None, &["update"])]).to_string();
+    let error = by_hand(&[&apt_get(None, &["update"])]).to_string();
     assert!(
         error.contains("\n  env DEBIAN_FRONTEND=noninteractive apt-get update\nthen run"),
         "{error}"

@@ -119,7 +119,11 @@ pub struct StartUpPage(u8);
 impl StartUpPage {
     /// The page at `address`, if a CPU can start there.
     pub const fn at(address: u64) -> Option<Self> {
-        if address < 1 << 20 && address.is_multiple_of(4096) { Some(Self((address >> 12) as u8)) } else { None }
+        if address < 1 << 20 && address.is_multiple_of(4096) {
+            Some(Self((address >> 12) as u8))
+        } else {
+            None
+        }
     }
 }
 
@@ -145,12 +149,18 @@ impl<B: MsrBus> X2Apic<B> {
             self.bus.write(APIC_BASE, (base | ApicBase::ENABLE).bits());
         }
         if !base.contains(ApicBase::ENABLE | ApicBase::X2APIC) {
-            self.bus.write(APIC_BASE, (base | ApicBase::ENABLE | ApicBase::X2APIC).bits());
+            self.bus
+                .write(APIC_BASE, (base | ApicBase::ENABLE | ApicBase::X2APIC).bits());
         }
         self.bus.write(register::SVR, SVR_ENABLE | u64::from(spurious));
         // A vector of 0 would be an error even in a masked entry; firmware may have left LINT0 as ExtINT.
         let masked = (Lvt::MASKED | Lvt::from_bits_retain(u64::from(spurious))).bits();
-        for lvt in [register::LVT_TIMER, register::LVT_LINT0, register::LVT_LINT1, register::LVT_ERROR] {
+        for lvt in [
+            register::LVT_TIMER,
+            register::LVT_LINT0,
+            register::LVT_LINT1,
+            register::LVT_ERROR,
+        ] {
             self.bus.write(lvt, masked);
         }
         self.bus.write(register::TIMER_INITIAL, 0);
@@ -184,12 +194,14 @@ impl<B: MsrBus> X2Apic<B> {
 
     /// Starts a CPU that waits, in real mode at the beginning of `page`.
     pub fn start(&self, destination: u32, page: StartUpPage) {
-        self.bus.write(register::ICR, command(destination, Delivery::StartUp, page.0));
+        self.bus
+            .write(register::ICR, command(destination, Delivery::StartUp, page.0));
     }
 
     /// Raises `vector` on another CPU.
     pub fn send(&self, destination: u32, vector: u8) {
-        self.bus.write(register::ICR, command(destination, Delivery::Fixed, vector));
+        self.bus
+            .write(register::ICR, command(destination, Delivery::Fixed, vector));
     }
 
     /// Raises `vector` on this CPU.
@@ -225,7 +237,8 @@ impl<B: MsrBus> X2Apic<B> {
 
     /// Stops the timer.
     pub fn stop_timer(&self) {
-        self.bus.write(register::LVT_TIMER, (Lvt::MASKED | Lvt::from_bits_retain(0xff)).bits());
+        self.bus
+            .write(register::LVT_TIMER, (Lvt::MASKED | Lvt::from_bits_retain(0xff)).bits());
         self.bus.write(register::TIMER_INITIAL, 0);
     }
 
@@ -273,7 +286,10 @@ pub const fn encode_message(destination: u32, vector: u8, width: DestinationWidt
         return None;
     }
     let (low, high) = ((destination & 0xff) as u64, (destination >> 8) as u64);
-    Some(MsiMessage { address: MESSAGE_BASE | low << 12 | high << 5, data: vector as u32 })
+    Some(MsiMessage {
+        address: MESSAGE_BASE | low << 12 | high << 5,
+        data: vector as u32,
+    })
 }
 
 /// Destination id and vector of a message; `None` if it is no interrupt message, or not a fixed, edge-triggered one to one CPU's
@@ -283,7 +299,10 @@ pub const fn decode_message(message: MsiMessage) -> Option<(u32, u8)> {
     if message.address & !0xf_ffe0 != MESSAGE_BASE || message.data & !0xff != 0 {
         return None;
     }
-    let (low, high) = ((message.address >> 12 & 0xff) as u32, (message.address >> 5 & 0x7f) as u32);
+    let (low, high) = (
+        (message.address >> 12 & 0xff) as u32,
+        (message.address >> 5 & 0x7f) as u32,
+    );
     Some((high << 8 | low, message.data as u8))
 }
 
@@ -304,7 +323,10 @@ mod tests {
 
     impl FakeMsrs {
         fn with(values: &[(u32, u64)]) -> Self {
-            Self { values: RefCell::new(values.iter().copied().collect()), log: RefCell::default() }
+            Self {
+                values: RefCell::new(values.iter().copied().collect()),
+                log: RefCell::default(),
+            }
         }
 
         fn base(&self) -> ApicBase {
@@ -350,7 +372,10 @@ mod tests {
             let msrs = FakeMsrs::with(&[(APIC_BASE, before)]);
             X2Apic::new(&msrs).enable(0xff);
             assert_eq!(msrs.values.borrow()[&APIC_BASE], 0xfee0_0d00, "from {before:#x}");
-            assert_eq!(msrs.log.borrow().iter().filter(|(msr, _)| *msr == APIC_BASE).count(), writes);
+            assert_eq!(
+                msrs.log.borrow().iter().filter(|(msr, _)| *msr == APIC_BASE).count(),
+                writes
+            );
             assert_eq!(msrs.values.borrow()[&0x80f], 0x1ff);
             for lvt in [0x832, 0x835, 0x836, 0x837] {
                 assert_eq!(msrs.values.borrow()[&lvt], 0x100ff);
@@ -409,7 +434,13 @@ mod tests {
 
     #[test]
     fn words_of_vectors_are_read_from_their_own_registers() {
-        let msrs = FakeMsrs::with(&[(APIC_BASE, 0xfee0_0d00), (0x821, 1 << 16), (0x827, 2), (0x812, 4), (0x802, 300)]);
+        let msrs = FakeMsrs::with(&[
+            (APIC_BASE, 0xfee0_0d00),
+            (0x821, 1 << 16),
+            (0x827, 2),
+            (0x812, 4),
+            (0x802, 300),
+        ]);
         let apic = X2Apic::new(&msrs);
         assert_eq!((apic.pending(1), apic.pending(7), apic.pending(0)), (1 << 16, 2, 0));
         assert_eq!((apic.in_service(2), apic.id()), (4, 300));
@@ -429,7 +460,10 @@ mod tests {
         assert_eq!(message(254, 0xee, DestinationWidth::Bits8), Some((0xfeef_e000, 0xee)));
         assert_eq!(message(255, 0x30, DestinationWidth::Bits8), None);
         assert_eq!(message(300, 0x41, DestinationWidth::Bits15), Some((0xfee2_c020, 0x41)));
-        assert_eq!(message(0x7fff, 0x41, DestinationWidth::Bits15), Some((0xfeef_ffe0, 0x41)));
+        assert_eq!(
+            message(0x7fff, 0x41, DestinationWidth::Bits15),
+            Some((0xfeef_ffe0, 0x41))
+        );
         assert_eq!(message(0x8000, 0x41, DestinationWidth::Bits15), None);
     }
 
@@ -442,7 +476,11 @@ mod tests {
             (0xfee0_0010, 0x30),
             (0xfee0_0000, 0x4030),
         ] {
-            assert_eq!(decode_message(MsiMessage { address, data }), None, "{address:#x} {data:#x}");
+            assert_eq!(
+                decode_message(MsiMessage { address, data }),
+                None,
+                "{address:#x} {data:#x}"
+            );
         }
     }
 

@@ -1,0 +1,28 @@
+//! The architecture behind one facade: the rest of the guest knows these names, and no architecture.
+//!
+//! | name | what it does |
+//! |---|---|
+//! | [`exit`] | ends the whole machine, from any CPU |
+//! | [`console_write`] | bytes to the console; never waits for ever |
+//! | [`ticks`], [`MachineClock`] | the clock |
+//! | [`cpu_index`] | the index of this CPU |
+//! | [`start_cpus`] | starts the other CPUs |
+//! | [`wake`], [`halt`] | sleep, and the end of another CPU's sleep |
+//! | [`interrupts_off`], [`interrupts_on`], [`without_interrupts`] | interrupts of this CPU |
+//! | [`start_tick`], [`stop_tick`] | this CPU's periodic timer |
+//! | [`SLOTS`], [`message`] | device interrupts: slot `s` of CPU `c` arrives by `message(c, s)` |
+//! | [`map_device`], [`DmaMemory`] | device registers, and memory for devices |
+//! | [`mark`] | a sign for instruction counters |
+//! | [`Trap`], [`here`], [`wait_for_end`] | for the fatal path |
+//!
+//! An architecture calls back: `crate::main` once, on the first CPU with interrupts off, and with interrupts off
+//! `crate::interrupts::{on_device, on_tick, on_wake, on_unexpected}`. It acknowledges an interrupt after the call returns.
+
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
+
+#[cfg(target_arch = "x86_64")]
+pub use self::x86_64::{
+    DmaMemory, MachineClock, SLOTS, Trap, console_write, cpu_index, exit, halt, here, interrupts_off, interrupts_on,
+    map_device, mark, message, start_cpus, start_tick, stop_tick, ticks, wait_for_end, wake, without_interrupts,
+};

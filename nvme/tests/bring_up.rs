@@ -109,6 +109,39 @@ fn a_controller_left_failed_is_reset_first() {
 }
 
 #[test]
+fn a_controller_that_is_just_coming_up_is_not_disabled_before_it_is_ready() {
+    let machine = machine();
+    std::mem::forget(machine.start().unwrap());
+    // Firmware resets it, enables it, and hands it over at once: RDY shows 0 for some more reads.
+    machine.device().set_ready_lag(10);
+    machine.device().write32(Register::Cc.offset(), 0x0046_0000);
+    while machine.device().read32(Register::Csts.offset()) != 0 {}
+    machine.device().write32(Register::Cc.offset(), 0x0046_0001);
+    machine.trace();
+    machine.start().unwrap();
+    let trace = machine.take_trace();
+    let disabled = trace
+        .iter()
+        .position(|(write, offset, _)| *write && *offset == Register::Cc.offset())
+        .unwrap();
+    let status = trace[..disabled]
+        .iter()
+        .rfind(|(_, offset, _)| *offset == Register::Csts.offset())
+        .unwrap();
+    assert_eq!(status.2, 1, "CC.EN was cleared while CSTS.RDY read 0");
+    machine.assert_no_mistake();
+}
+
+#[test]
+fn a_device_that_transfers_nothing_does_not_show_old_data() {
+    let machine = machine();
+    let mut driver = machine.start().unwrap();
+    // "Done", but the page still holds the controller's data, were it not cleared.
+    machine.add(Rule::next(0, Fault::Status(Status::SUCCESS)));
+    assert_eq!(driver.namespaces(), Ok(vec![]));
+}
+
+#[test]
 fn slow_ready_is_waited_for() {
     let machine = machine();
     machine.device().set_ready_lag(200);

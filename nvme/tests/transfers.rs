@@ -9,7 +9,7 @@ use nvme::{Command, Completion, Prps, Status};
 use nvme_emulator::{Config, NamespaceConfig, RamBackend};
 use proptest::prelude::*;
 
-const BYTES: usize = 24 << 20;
+const BYTES: usize = 6 << 20;
 
 fn machine(block_size: u32, config: Config) -> Machine {
     let blocks = BYTES as u64 / u64::from(block_size);
@@ -90,7 +90,13 @@ fn each_length(block_size: usize, page_size: usize, lengths: &[usize]) {
     let (driver, mut queue): (Driver, Queue) = machine.with_queue(4);
     assert_eq!(driver.page_size(), page_size);
     for &length in lengths {
-        for offset in [0, 4, 512, page_size - 512, page_size - 4] {
+        // Large ones take their time; every offset matters most where few pages are.
+        let offsets: &[usize] = if length > 100_000 {
+            &[page_size - 512]
+        } else {
+            &[0, 4, 512, page_size - 512, page_size - 4]
+        };
+        for &offset in offsets {
             round_trip(&machine, &mut queue, page_size, offset, length, block_size);
         }
     }
@@ -111,20 +117,7 @@ fn blocks_of_4096_bytes() {
 fn lists_of_exactly_one_page_and_chained_ones() {
     let page = 4096;
     // 512 entries fill a list page; 513 chain; 1023 fill two pages; 1024 need a third.
-    let pages = |count: usize| count * page;
-    each_length(
-        4096,
-        page,
-        &[
-            pages(512),
-            pages(513),
-            pages(514),
-            pages(1023),
-            pages(1024),
-            pages(1025),
-            16 << 20,
-        ],
-    );
+    each_length(4096, page, &[512, 513, 514, 1023, 1024, 1025].map(|count| count * page));
 }
 
 #[test]
@@ -322,7 +315,7 @@ proptest! {
     fn any_transfer_carries_its_data(
         page_shift in 12u32..15,
         offset in (0usize..5000).prop_map(|words| words * 4),
-        blocks in 1usize..800,
+        blocks in 1usize..200,
     ) {
         let page_size = 1 << page_shift;
         let config = Config { minimum_page_size: page_size, ..Config::default() };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use common::{Machine, TICK};
 use hal::clock::Clock;
+use hal::mmio::Mmio;
 use nvme::spec::{AdminOpcode, QueueCounts, Register, Version};
 use nvme::{Error, Status};
 use nvme_emulator::fault::{Fault, Rule};
@@ -116,6 +117,8 @@ fn a_controller_that_is_just_coming_up_is_not_disabled_before_it_is_ready() {
     machine.device().set_ready_lag(10);
     machine.device().write32(Register::Cc.offset(), 0x0046_0000);
     while machine.device().read32(Register::Csts.offset()) != 0 {}
+    let acq = machine.registers().read64_halves(Register::Acq.offset());
+    machine.bus.write(hal::dma::IoAddr::new(acq), &[0; 32 * 16]).unwrap();
     machine.device().write32(Register::Cc.offset(), 0x0046_0001);
     machine.trace();
     machine.start().unwrap();

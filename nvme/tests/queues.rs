@@ -59,6 +59,13 @@ fn thousands_of_rounds_in_small_and_odd_queues() {
 }
 
 #[test]
+fn a_queue_pair_can_move_to_its_cpu() {
+    fn assert_send<T: Send>() {}
+    assert_send::<nvme::QueuePair<hal::mmio::MmioRegion>>();
+    assert_send::<Prps>();
+}
+
+#[test]
 fn a_full_queue_says_so_and_goes_on() {
     let machine = machine();
     let (_driver, mut queue) = machine.with_queue(4);

@@ -45,6 +45,9 @@ struct Driver {
     next_id: u16,
 }
 
+/// A wrong way to enable the controller.
+type Mistake = fn(&mut Driver);
+
 const CC: usize = Register::Cc.offset();
 const CSTS: usize = Register::Csts.offset();
 
@@ -205,7 +208,7 @@ fn registers_that_cannot_be_written() {
 
 #[test]
 fn enabling_what_cannot_work() {
-    let cases: [(&str, fn(&mut Driver)); 6] = [
+    let cases: [(&str, Mistake); 6] = [
         ("an admin queue of one entry (AQA)", |driver| {
             driver.device.write32(0x24, 0);
             driver.enable();

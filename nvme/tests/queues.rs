@@ -16,9 +16,9 @@ fn machine() -> Machine {
 
 fn read_command(machine: &Machine) -> (Command, (hal::dma::DmaBuffer, Prps)) {
     let dma = machine.dma();
-    let buffer = dma.allocate(4096, 4096).unwrap();
-    let prps = Prps::new(&dma, &buffer, 0, 4096, 4096).unwrap();
-    (Command::read(1, 0, 8, prps.data_pointer()), (buffer, prps))
+    let buffer = dma.allocate(512, 512).unwrap();
+    let prps = Prps::new(&dma, &buffer, 0, 512, 4096).unwrap();
+    (Command::read(1, 0, 1, prps.data_pointer()), (buffer, prps))
 }
 
 #[test]

@@ -26,6 +26,8 @@ pub struct Machine {
     pub clock_source: &'static str,
     /// The CPU promises that the clock runs at one rate, whatever the CPU does.
     pub clock_invariant: bool,
+    /// The clock when the guest's first Rust code ran.
+    pub entered_at: u64,
 }
 
 /// A PCI host bridge: its configuration space, and where its devices' BARs may lie.

@@ -1,114 +1,80 @@
-//! doorpost's guest: boots on a virtual CPU, drives NVMe queues, reports how their interrupts arrive.
+//! doorpost's guest: boots on a virtual machine, drives NVMe queues, and reports how their interrupts arrive.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `arch` | everything that differs from one CPU architecture to the next, behind one facade |
+//! | `machine` | the machine as it was found at boot |
+//! | `heap`, `console`, `fatal` | memory, text, and the end of a guest that cannot go on |
+//! | `cpu`, `interrupts` | what each CPU keeps and counts, and what happens in an interrupt |
+//! | `discover` | NVMe controllers on PCI |
+//! | `run` | a run, from the job to the report |
+//! | `engine` | the loop in which a CPU runs its jobs |
+//! | `skew`, `progress`, `outbox` | clocks that agree, lines each second, frames to the host |
 #![no_std]
 #![no_main]
 
 extern crate alloc;
 
 mod arch;
+#[macro_use]
 mod console;
+mod cpu;
+mod discover;
+mod engine;
 mod fatal;
 mod heap;
+mod interrupts;
 mod machine;
+mod outbox;
+mod progress;
+mod run;
+mod skew;
 
-/// What the architecture calls in an interrupt.
-mod interrupts {
-    use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use alloc::string::ToString;
 
-    use crate::arch::Trap;
+use machine::{ExitStatus, Machine};
+use workload::frame::Frame;
+use workload::job::JobSet;
+use workload::report::{Failure, FailureKind};
 
-    pub static DEVICE: AtomicU64 = AtomicU64::new(0);
-    pub static TICKS: AtomicU64 = AtomicU64::new(0);
-    pub static WAKES: AtomicU64 = AtomicU64::new(0);
-    pub static UNEXPECTED: AtomicU64 = AtomicU64::new(0);
-
-    #[inline(always)]
-    pub fn on_device(_slot: usize) {
-        DEVICE.fetch_add(1, Relaxed);
-    }
-    pub fn on_tick(_at: &Trap) {
-        TICKS.fetch_add(1, Relaxed);
-    }
-    pub fn on_wake() {
-        WAKES.fetch_add(1, Relaxed);
-    }
-    pub fn on_unexpected(_vector: u32) {
-        UNEXPECTED.fetch_add(1, Relaxed);
-    }
-}
-
-use core::sync::atomic::{AtomicUsize, Ordering};
-use core::time::Duration;
-
-use hal::clock::Clock;
-use hal::mmio::Mmio;
-
-static AWAKE: AtomicUsize = AtomicUsize::new(0);
-
-fn serve(cpu: usize) -> ! {
-    loop {
-        arch::halt();
-        if cpu == 1 && interrupts::DEVICE.load(Ordering::Relaxed) == 77 {
-            panic!("never");
+/// The first CPU comes here from `arch`, with interrupts off and the machine described.
+fn main(machine: Machine) -> ! {
+    outbox::hello();
+    let status = match work(&machine) {
+        Ok(()) => ExitStatus::Done,
+        Err(failure) => {
+            println!("doorpost: {}", failure.message);
+            let status = match failure.kind {
+                FailureKind::Usage => ExitStatus::Usage,
+                FailureKind::Run | FailureKind::Guest => ExitStatus::Failed,
+            };
+            outbox::send(&Frame::Failure(failure));
+            status
         }
-        AWAKE.fetch_add(1, Ordering::SeqCst);
-    }
+    };
+    arch::exit(status)
 }
 
-/// The guest's own program, on the first CPU.
-pub fn main(machine: machine::Machine) -> ! {
-    arch::mark();
+fn work(machine: &Machine) -> Result<(), Failure> {
+    let usage = |message| Failure {
+        kind: FailureKind::Usage,
+        message,
+    };
+    // A job too long for boot arguments comes as a file beside the guest, in the same words.
+    let words = match machine.payload {
+        Some(file) => core::str::from_utf8(file).map_err(|_| usage("the job file (initrd) is not text".to_string()))?,
+        None => machine.arguments,
+    };
+    let set = JobSet::from_arguments(words).map_err(|error| usage(error.to_string()))?;
     println!(
-        "memory {} cpus {} args {:?} payload {:?} hypervisor {} clock {} Hz ({}) invariant {}",
-        machine.memory_bytes,
+        "doorpost {}: {} CPUs, {} MiB, {}",
+        env!("CARGO_PKG_VERSION"),
         machine.cpus.len(),
-        machine.arguments,
-        machine.payload.map(|p| (p.as_ptr(), p.len())),
-        machine.hypervisor,
-        machine.clock_hertz,
-        machine.clock_source,
-        machine.clock_invariant
+        machine.memory_bytes >> 20,
+        set.to_arguments()
     );
-    let count = machine.cpus.len();
-    let begin = arch::ticks();
-    if let Err(why) = arch::start_cpus(&machine, count, serve) {
-        println!("{why}");
-        arch::exit(machine::ExitStatus::Failed);
-    }
-    let us = |t| hal::clock::TickRate::from_hertz(machine.clock_hertz).nanoseconds(t) / 1000;
-    println!("cpus started in {} us", us(arch::ticks() - begin));
-    arch::mark();
-    for host in &machine.pci {
-        println!(
-            "pci segment {} buses {:?} window32 {:x?} window64 {:x?} first function {:08x}",
-            host.segment,
-            host.buses,
-            host.window32,
-            host.window64,
-            host.ecam.read32(0)
-        );
-    }
-    for cpu in 0..count {
-        arch::wake(cpu);
-    }
-    let end = arch::MachineClock.deadline(Duration::from_secs(2));
-    while AWAKE.load(Ordering::SeqCst) < count - 1 && arch::ticks() < end {
-        core::hint::spin_loop();
-    }
-    arch::start_tick(Duration::from_millis(10));
-    let begin = arch::ticks();
-    while interrupts::TICKS.load(Ordering::SeqCst) < 5 {
-        arch::halt();
-    }
-    println!("5 ticks of 10 ms in {} us", us(arch::ticks() - begin));
-    arch::stop_tick();
-    println!(
-        "awake {} wakes {} ticks {} unexpected {}",
-        AWAKE.load(Ordering::SeqCst),
-        interrupts::WAKES.load(Ordering::SeqCst),
-        interrupts::TICKS.load(Ordering::SeqCst),
-        interrupts::UNEXPECTED.load(Ordering::SeqCst)
-    );
-    let big = alloc::vec![1u8; (machine.memory_bytes / 2).min(64 << 20) as usize];
-    println!("{:p} {}; message {:x?}", big.as_ptr(), big.len(), arch::message(count - 1, 3));
-    arch::exit(machine::ExitStatus::Done)
+    cpu::init(machine.cpus.len());
+    arch::start_cpus(machine, machine.cpus.len(), cpu::serve).map_err(engine::run_failure)?;
+    arch::interrupts_on();
+    run::run(machine, &set)
 }

@@ -4,13 +4,14 @@
 //! |---|---|
 //! | [`exit`] | ends the whole machine, from any CPU |
 //! | [`console_write`] | bytes to the console; never waits for ever |
-//! | [`ticks`], [`MachineClock`] | the clock |
+//! | [`MachineClock`] | the clock |
 //! | [`cpu_index`] | the index of this CPU |
 //! | [`start_cpus`] | starts the other CPUs |
 //! | [`wake`], [`halt`] | sleep, and the end of another CPU's sleep |
 //! | [`interrupts_off`], [`interrupts_on`], [`without_interrupts`] | interrupts of this CPU |
 //! | [`start_tick`], [`stop_tick`] | this CPU's periodic timer |
-//! | [`SLOTS`], [`message`] | device interrupts: slot `s` of CPU `c` arrives by `message(c, s)` |
+//! | [`SLOTS`], [`message`], [`vector`] | device interrupts: slot `s` of CPU `c` arrives by `message(c, s)` as `vector(s)` |
+//! | [`NAME`], [`INTERRUPT_CONTROLLER`] | what reports call them |
 //! | [`map_device`], [`DmaMemory`] | device registers, and memory for devices |
 //! | [`mark`] | a sign for instruction counters |
 //! | [`Trap`], [`here`], [`wait_for_end`] | for the fatal path |
@@ -23,6 +24,7 @@ mod x86_64;
 
 #[cfg(target_arch = "x86_64")]
 pub use self::x86_64::{
-    DmaMemory, MachineClock, SLOTS, Trap, console_write, cpu_index, exit, halt, here, interrupts_off, interrupts_on,
-    map_device, mark, message, start_cpus, start_tick, stop_tick, ticks, wait_for_end, wake, without_interrupts,
+    DmaMemory, INTERRUPT_CONTROLLER, MachineClock, NAME, SLOTS, Trap, console_write, cpu_index, exit, halt, here,
+    interrupts_off, interrupts_on, map_device, mark, message, start_cpus, start_tick, stop_tick, vector, wait_for_end,
+    wake, without_interrupts,
 };

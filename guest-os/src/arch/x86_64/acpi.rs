@@ -73,7 +73,9 @@ impl Tables {
     /// # Errors
     /// What is wrong with the root.
     pub fn find(memory: Physical, rsdp: u64, used: &mut Ranges) -> Result<Self, &'static str> {
-        let root = memory.bytes(rsdp, 36).ok_or("the loader passed no ACPI root (RSDP)")?;
+        let root = memory
+            .bytes(rsdp, 36)
+            .ok_or("the loader passed no ACPI root (RSDP); use a machine with ACPI (QEMU's microvm: acpi=on)")?;
         if !root.0.starts_with(b"RSD PTR ") || !sums_to_zero(&root.0[..20]) {
             return Err("the ACPI root (RSDP) is damaged");
         }

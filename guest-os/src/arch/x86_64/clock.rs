@@ -150,11 +150,11 @@ fn against_interval_timer() -> Option<Frequency> {
     })
 }
 
-/// Measures the clock against a counter that runs upwards at `hertz`, for 4 ms.
+/// Measures the clock against a counter that runs upwards at `hertz`, for 2.5 ms.
 fn measure(read: &mut impl FnMut() -> u32, mask: u32, hertz: u64) -> Option<u64> {
     /// Reads of a counter that stands still.
     const PATIENCE: u32 = 1000;
-    let target = (hertz / 250) as u32;
+    let target = (hertz / 400) as u32;
     let (begin, first) = sample(read);
     let (mut last, mut still) = (first, 0);
     loop {

@@ -351,6 +351,11 @@ pub fn wake(cpu: usize) {
     apic().send(id, WAKE);
 }
 
+/// The vector in which interrupts of `slot` arrive.
+pub const fn vector(slot: usize) -> u32 {
+    FIRST_SLOT as u32 + slot as u32
+}
+
 /// The message by which a device raises its interrupt in `slot` of `cpu`; `None` if it cannot reach that CPU.
 pub fn message(cpu: usize, slot: usize) -> Option<MsiMessage> {
     let destinations = DESTINATIONS.get()?;

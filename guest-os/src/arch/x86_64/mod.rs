@@ -40,9 +40,11 @@ use hal::mmio::{Mmio, MmioRegion};
 use irq::x2apic::DestinationWidth;
 use x86_64::structures::paging::PageTableFlags;
 
-pub use clock::{MachineClock, ticks};
+use clock::ticks;
+
+pub use clock::MachineClock;
 pub use interrupts::{
-    SLOTS, Trap, halt, here, interrupts_off, interrupts_on, message, start_tick, stop_tick, wait_for_end, wake,
+    SLOTS, Trap, halt, here, interrupts_off, interrupts_on, message, start_tick, stop_tick, vector, wait_for_end, wake,
     without_interrupts,
 };
 pub use local::cpu_index;
@@ -64,6 +66,11 @@ unsafe extern "C" {
     static __boot_guard: u8;
 }
 
+/// The architecture's name in reports.
+pub const NAME: &str = "x86_64";
+/// The interrupt controller's name in reports.
+pub const INTERRUPT_CONTROLLER: &str = "x2apic";
+
 /// Memory below this is the firmware's; of it, the guest uses one page, to start CPUs from.
 const LOW_MEMORY_END: u64 = 1 << 20;
 /// QEMU's microvm lists no configuration space if it has no firmware to tell; this is where its PCI Express bridge is.
@@ -84,6 +91,7 @@ fn refuse(why: &str) -> ! {
 
 /// The first CPU's first steps in Rust. `start_info` is the physical address that the loader passed.
 extern "C" fn start(start_info: u64) -> ! {
+    let entered_at = ticks();
     let guard = &raw const __boot_guard as u64;
     interrupts::init_gates();
     interrupts::load_gates();
@@ -146,6 +154,7 @@ extern "C" fn start(start_info: u64) -> ! {
         clock_hertz: frequency.hertz,
         clock_source: frequency.source,
         clock_invariant: clock::is_invariant(),
+        entered_at,
     })
 }
 
@@ -274,24 +283,21 @@ fn pci_host(segment: u16, buses: (u8, u8), base: u64, ram: &[Range<u64>]) -> Opt
     // every PC has room for them; configuration space may lie in it.
     const ROOM32: Range<u64> = 0xc000_0000..0xfe00_0000;
     let mut window32 = 0..0;
-    let taken = ram.iter().cloned().chain([start..start + length]);
+    let taken = ram.iter().cloned().chain(core::iter::once(start..start + length));
     memory::without(ROOM32, taken, |free| {
         if free.end - free.start > window32.end - window32.start {
             window32 = free;
         }
     });
-    // Above 4 GiB: the last eighth of what the CPU can address, part of the window that QEMU's machines keep for BARs.
-    // Firmware uses that window from below.
+    // Above 4 GiB: the last eighth of what the CPU can address, part of the window that QEMU's machines keep for BARs, and
+    // which firmware uses from below; or of what the page tables reach.
     let bits = if __cpuid(0x8000_0000).eax >= 0x8000_0008 {
         __cpuid(0x8000_0008).eax & 0xff
     } else {
         36
     };
-    let window64 = if (36..=47).contains(&bits) {
-        (7 << (bits - 3))..1 << bits
-    } else {
-        0..0
-    };
+    let bits = bits.clamp(36, 47);
+    let window64 = (7 << (bits - 3))..1 << bits;
     Some(PciHost {
         segment,
         buses: buses.0..=buses.1,

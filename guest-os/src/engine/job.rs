@@ -1,0 +1,363 @@
+//! One job instance: which I/O comes next, and what became of it.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use hal::clock::{Clock, TickRate};
+use hal::dma::DmaBuffer;
+use nvme::{Command, Completion, NvmOpcode, Prps};
+use workload::job::{JobSpec, Verify};
+use workload::offsets::{Offsets, Random};
+use workload::pattern;
+use workload::report;
+use workload::report::Miscompare;
+
+use super::EngineQueue;
+use super::stats::{Failures, Stats, batch_row, depth_row};
+use crate::arch::MachineClock;
+
+/// A namespace as one job uses it.
+pub struct File {
+    /// `nvme0n1`.
+    pub name: String,
+    /// Bytes per logical block.
+    pub block_size: u64,
+    /// Logical blocks per I/O.
+    pub blocks_per_io: u64,
+    /// Which block of the job's size comes next.
+    pub offsets: Offsets,
+    /// The queue pair, by its place in the CPU's list.
+    pub queue: usize,
+    /// The command of each buffer, whole but for opcode and address.
+    pub commands: Vec<Command>,
+    /// PRP lists that the commands point to, held while commands may.
+    pub _pointers: Vec<Prps>,
+}
+
+/// One I/O buffer, and the I/O that uses it.
+pub struct Io {
+    /// Data.
+    pub buffer: DmaBuffer,
+    /// Clock before the command was written, and after its doorbell.
+    start: u64,
+    issued: u64,
+    /// Logical block address.
+    lba: u64,
+    file: u16,
+    write: bool,
+}
+
+impl Io {
+    /// An idle buffer.
+    pub const fn new(buffer: DmaBuffer) -> Self {
+        Self {
+            buffer,
+            start: 0,
+            issued: 0,
+            lba: 0,
+            file: 0,
+            write: false,
+        }
+    }
+}
+
+/// A job instance on its CPU.
+pub struct Job {
+    /// What it was told.
+    pub spec: JobSpec,
+    /// Index among the copies.
+    pub index: usize,
+    /// Namespaces, used in turn.
+    pub files: Vec<File>,
+    ios: Vec<Io>,
+    next_file: usize,
+    free: Vec<u16>,
+    batch: Vec<u16>,
+    mix: Random,
+    block_bytes: u64,
+    /// I/Os begun, and where that ends.
+    started: u64,
+    end: u64,
+    /// I/Os of a whole run, without a time limit.
+    quota: u64,
+    /// When measuring began, when the job ended, and when the last sample was taken.
+    measured_from: u64,
+    pub finished_at: Option<u64>,
+    sampled_at: u64,
+    read: Stats,
+    write: Stats,
+    depths: [u64; 7],
+    submit_batches: [u64; 7],
+    complete_batches: [u64; 7],
+    pub failures: Failures,
+    /// Totals that were forgotten at the end of the ramp: I/Os and bytes read and written.
+    ramp: [u64; 4],
+}
+
+/// What a job gets its I/O done with.
+pub struct Tools<'a> {
+    pub queues: &'a mut [EngineQueue],
+    pub rate: TickRate,
+    /// The job's place in the CPU's list, as it goes into command tokens.
+    pub number: u32,
+}
+
+impl Job {
+    /// A job over `files` with one buffer per I/O in flight.
+    pub fn new(spec: JobSpec, index: usize, files: Vec<File>, ios: Vec<Io>, quota: u64) -> Self {
+        let depth = ios.len();
+        Self {
+            index,
+            next_file: 0,
+            // The last is taken first.
+            free: (0..depth as u16).rev().collect(),
+            batch: Vec::with_capacity(depth),
+            mix: Random::new(spec.randseed ^ 0x6d69_7872, index as u64),
+            block_bytes: spec.bs,
+            started: 0,
+            end: quota,
+            quota,
+            measured_from: 0,
+            finished_at: None,
+            sampled_at: 0,
+            read: Stats::default(),
+            write: Stats::default(),
+            depths: [0; 7],
+            submit_batches: [0; 7],
+            complete_batches: [0; 7],
+            failures: Failures::default(),
+            ramp: [0; 4],
+            spec,
+            files,
+            ios,
+        }
+    }
+
+    /// The run begins: the ramp, or the measurement.
+    pub fn begin(&mut self, now: u64, ramp: bool) {
+        self.measured_from = now;
+        self.sampled_at = now;
+        self.end = if ramp { u64::MAX } else { self.quota };
+    }
+
+    /// The ramp is over: forget what was counted, and begin to measure.
+    pub fn begin_measuring(&mut self, now: u64) {
+        self.ramp = self.totals();
+        self.read.clear();
+        self.write.clear();
+        self.failures = Failures::default();
+        (self.depths, self.submit_batches, self.complete_batches) = Default::default();
+        self.begin(now, false);
+        self.end = self.started.saturating_add(self.quota);
+    }
+
+    /// Begin no more I/O.
+    pub fn stop(&mut self, now: u64) {
+        self.end = self.end.min(self.started);
+        self.finish_if_idle(now);
+    }
+
+    /// I/Os in flight.
+    pub fn in_flight(&self) -> usize {
+        self.ios.len() - self.free.len()
+    }
+
+    fn finish_if_idle(&mut self, now: u64) {
+        if self.started >= self.end && self.free.len() == self.ios.len() && self.finished_at.is_none() {
+            self.finished_at = Some(now);
+            self.sample(now);
+        }
+    }
+
+    /// Begins I/Os as far as there are buffers and room in the queues, and rings each doorbell once.
+    #[inline]
+    pub fn submit(&mut self, tools: &mut Tools<'_>) {
+        if self.free.is_empty() || self.started >= self.end {
+            return;
+        }
+        let start = MachineClock.ticks();
+        let mut writes = 0u64;
+        while let Some(&number) = self.free.last() {
+            if self.started >= self.end {
+                break;
+            }
+            let file_number = self.next_file;
+            let (Some(file), Some(io)) = (self.files.get_mut(file_number), self.ios.get_mut(usize::from(number)))
+            else {
+                break;
+            };
+            let Some(queue) = tools.queues.get_mut(file.queue) else {
+                break;
+            };
+            if queue.pair.in_flight() >= queue.pair.capacity() {
+                break;
+            }
+            let Some(command) = file.commands.get_mut(usize::from(number)) else {
+                break;
+            };
+            let write = match (self.spec.rw.reads(), self.spec.rw.writes()) {
+                (true, true) => self.mix.below(100) >= u64::from(self.spec.rwmixread),
+                (_, writes) => writes,
+            };
+            io.lba = file.offsets.next_block() * file.blocks_per_io;
+            io.start = start;
+            io.file = file_number as u16;
+            io.write = write;
+            if write {
+                writes += 1;
+                if self.spec.verify == Verify::Pattern {
+                    fill(&mut io.buffer, io.lba * file.block_size, self.block_bytes);
+                }
+            }
+            command.set_opcode(if write { NvmOpcode::WRITE } else { NvmOpcode::READ });
+            command.set_lba(io.lba);
+            if queue
+                .pair
+                .write(command, tools.number << 16 | u32::from(number))
+                .is_err()
+            {
+                break;
+            }
+            self.free.pop();
+            self.batch.push(number);
+            self.started += 1;
+            self.next_file = if file_number + 1 == self.files.len() {
+                0
+            } else {
+                file_number + 1
+            };
+        }
+        let count = self.batch.len();
+        if count == 0 {
+            return;
+        }
+        for file in &self.files {
+            if let Some(queue) = tools.queues.get_mut(file.queue) {
+                queue.pair.commit();
+            }
+        }
+        let issued = MachineClock.ticks();
+        for number in self.batch.drain(..) {
+            if let Some(io) = self.ios.get_mut(usize::from(number)) {
+                io.issued = issued;
+            }
+        }
+        let slat = tools.rate.nanoseconds(issued.saturating_sub(start));
+        let reads = count as u64 - writes;
+        if reads > 0 {
+            self.read.slat.record(slat, reads);
+        }
+        if writes > 0 {
+            self.write.slat.record(slat, writes);
+        }
+        self.depths[depth_row(self.in_flight())] += count as u64;
+        self.submit_batches[batch_row(count)] += 1;
+    }
+
+    /// One of the job's commands ended, as was seen at `now`. Returns whether the job is done.
+    #[inline]
+    pub fn complete(&mut self, completion: &Completion, now: u64, rate: TickRate) -> bool {
+        let number = completion.token as u16;
+        let Some(io) = self.ios.get_mut(usize::from(number)) else {
+            return false;
+        };
+        let clat = rate.nanoseconds(now.saturating_sub(io.issued));
+        let lat = rate.nanoseconds(now.saturating_sub(io.start));
+        let stats = if io.write { &mut self.write } else { &mut self.read };
+        if completion.status.is_success() {
+            stats.complete(clat, lat, self.block_bytes);
+            if !io.write && self.spec.verify == Verify::Pattern {
+                self.check(number);
+            }
+        } else {
+            stats.complete(clat, lat, 0);
+            let file = usize::from(io.file);
+            if let Some(file) = self.files.get(file) {
+                self.failures.status(&file.name, completion.status);
+            }
+        }
+        self.free.push(number);
+        if self.started >= self.end && self.free.len() == self.ios.len() {
+            self.finish_if_idle(now);
+            return true;
+        }
+        false
+    }
+
+    /// Counts a batch of completions.
+    #[inline]
+    pub fn completed_batch(&mut self, count: usize) {
+        self.complete_batches[batch_row(count)] += 1;
+    }
+
+    /// Compares what a read brought with what belongs there.
+    fn check(&mut self, number: u16) {
+        let io = &self.ios[usize::from(number)];
+        let file = &self.files[usize::from(io.file)];
+        self.failures.verified_blocks += file.blocks_per_io;
+        let base = io.lba * file.block_size;
+        for (index, block) in (0..self.block_bytes).step_by(file.block_size as usize).enumerate() {
+            let wrong = (0..file.block_size).step_by(8).find_map(|at| {
+                let offset = base + block + at;
+                let (expected, found) = (pattern::word(0, offset), io.buffer.read64((block + at) as usize));
+                (expected != found).then_some((offset, expected, found))
+            });
+            if let Some((offset, expected, found)) = wrong {
+                self.failures.miscompares += 1;
+                self.failures.first_miscompare.get_or_insert_with(|| Miscompare {
+                    namespace: file.name.clone(),
+                    lba: io.lba + index as u64,
+                    offset,
+                    expected,
+                    found,
+                });
+            }
+        }
+    }
+
+    /// Takes a sample of bandwidth and IOPS when half a second has passed, or the job is done.
+    pub fn sample(&mut self, now: u64) {
+        let elapsed = MachineClock.rate().nanoseconds(now.saturating_sub(self.sampled_at));
+        if elapsed >= 500_000_000 || (self.finished_at.is_some() && elapsed >= 1_000_000) {
+            self.read.sample(elapsed);
+            self.write.sample(elapsed);
+            self.sampled_at = now;
+        }
+    }
+
+    /// I/Os and bytes read, I/Os and bytes written, since the start of the run.
+    pub fn totals(&self) -> [u64; 4] {
+        let now = [self.read.ios, self.read.bytes, self.write.ios, self.write.bytes];
+        core::array::from_fn(|i| now[i] + self.ramp[i])
+    }
+
+    /// The form that travels.
+    pub fn report(&self, cpu: usize, area_bytes: u64) -> report::Job {
+        let end = self.finished_at.unwrap_or(self.measured_from);
+        report::Job {
+            spec: self.spec.clone(),
+            index: self.index as u32,
+            cpu: cpu as u32,
+            wait: self.spec.wait,
+            files: self.files.iter().map(|file| file.name.clone()).collect(),
+            area_bytes,
+            runtime_ns: MachineClock.rate().nanoseconds(end.saturating_sub(self.measured_from)),
+            read: self.read.report(),
+            write: self.write.report(),
+            depths: self.depths,
+            submit_batches: self.submit_batches,
+            complete_batches: self.complete_batches,
+            errors: self.failures.errors.clone(),
+            verified_blocks: self.failures.verified_blocks,
+            miscompares: self.failures.miscompares,
+            first_miscompare: self.failures.first_miscompare.clone(),
+        }
+    }
+}
+
+/// Writes the contents that belong at `offset` of a namespace.
+pub fn fill(buffer: &mut DmaBuffer, offset: u64, length: u64) {
+    for at in (0..length).step_by(8) {
+        buffer.write64(at as usize, pattern::word(0, offset + at));
+    }
+}

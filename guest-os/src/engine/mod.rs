@@ -1,0 +1,605 @@
+//! The loop in which a CPU runs its jobs: submit, find completions, record.
+//!
+//! One CPU owns the queue pairs and the jobs in its [`Engine`]; nothing here is shared, locked or allocated while jobs run.
+//! Every tenth of a second the loop looks up from its work ([`Engine::look_up`]): time limits, samples, the watchdog for lost
+//! interrupts, and on the first CPU the progress line.
+
+pub mod job;
+pub mod stats;
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use core::time::Duration;
+
+use hal::clock::{Clock, TickRate};
+use hal::mmio::MmioRegion;
+use nvme::{QueueCounters, QueuePair};
+use workload::job::Wait;
+use workload::report::{Failure, FailureKind};
+
+use crate::arch::{self, MachineClock};
+use crate::cpu::{self, Cpu, SLOT_WORDS};
+use crate::interrupts::TICK;
+use crate::{progress, skew};
+use job::{Job, Tools};
+
+/// How long the loop may go without looking up.
+const LOOK_UP: Duration = TICK;
+/// How long a command may take before the controller counts as dead.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the proof of a queue's interrupt may take.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
+/// Looks for completions in a row before the loop goes round, when there is nothing else to do.
+const LOOKS: usize = 64;
+
+/// What all CPUs of a run have in common.
+pub struct Run {
+    /// CPUs whose queues are proved, or that failed.
+    proved: AtomicUsize,
+    /// When the run began; 0 before.
+    began: AtomicU64,
+    /// CPUs that are done.
+    pub finished: AtomicUsize,
+    /// Somebody failed: end at once.
+    pub stop: AtomicBool,
+    /// The first I/O has completed.
+    first_io: AtomicBool,
+}
+
+/// The one run of this guest.
+pub static RUN: Run = Run {
+    proved: AtomicUsize::new(0),
+    began: AtomicU64::new(0),
+    finished: AtomicUsize::new(0),
+    stop: AtomicBool::new(false),
+    first_io: AtomicBool::new(false),
+};
+
+impl Run {
+    /// The clock when the run began; None before.
+    pub fn began(&self) -> Option<u64> {
+        Some(self.began.load(Acquire)).filter(|began| *began != 0)
+    }
+}
+
+/// A queue pair in an engine, and where its interrupts arrive.
+pub struct EngineQueue {
+    /// `nvme0`.
+    pub controller: String,
+    /// The queue pair.
+    pub pair: QueuePair<MmioRegion>,
+    /// A command that proves the queue: a read of the first blocks, into the first buffer of a job that uses the queue.
+    pub proof: nvme::Command,
+    /// MSI-X entry, and the CPU's slot.
+    pub entry: Option<usize>,
+    pub slot: Option<usize>,
+    /// Job instances that use it.
+    pub jobs: Vec<usize>,
+    /// Looks after an interrupt that found nothing.
+    pub spurious: u64,
+    /// Completions found without an interrupt.
+    pub missed: u64,
+    /// Counters when measuring began, and interrupts of its slot then.
+    pub base: QueueCounters,
+    pub base_interrupts: u64,
+    /// Counters when the run ended.
+    pub end_interrupts: u64,
+    /// When completions last came, or the queue last was empty.
+    moved: u64,
+    /// Completions lay there at the last look up, and no interrupt had come.
+    suspect: bool,
+}
+
+impl EngineQueue {
+    /// A queue pair that has done nothing yet.
+    pub fn new(
+        controller: String,
+        pair: QueuePair<MmioRegion>,
+        proof: nvme::Command,
+        route: Option<(usize, usize)>,
+        jobs: Vec<usize>,
+    ) -> Self {
+        Self {
+            controller,
+            pair,
+            proof,
+            entry: route.map(|r| r.0),
+            slot: route.map(|r| r.1),
+            jobs,
+            spurious: 0,
+            missed: 0,
+            base: QueueCounters::default(),
+            base_interrupts: 0,
+            end_interrupts: 0,
+            moved: 0,
+            suspect: false,
+        }
+    }
+}
+
+/// Counters of a CPU in the measured window.
+#[derive(Clone, Copy, Default)]
+pub struct CpuCounts {
+    pub interrupts: u64,
+    pub wrong_cpu: u64,
+    pub unexpected: u64,
+    pub eois: u64,
+    pub ticks: u64,
+    pub halts: u64,
+    pub empty_polls: u64,
+}
+
+/// A CPU's jobs and queues.
+pub struct Engine {
+    wait: Wait,
+    /// Sorted by slot.
+    pub queues: Vec<EngineQueue>,
+    /// Words of the bitmap of slots that these queues use.
+    words: usize,
+    pub jobs: Vec<Job>,
+    /// The first CPU of the run leads: it marks, and prints progress.
+    leads: bool,
+    /// CPUs in the run.
+    cpus: usize,
+    rate: TickRate,
+    ramp: u64,
+    runtime: u64,
+    /// Clock at the end of the ramp and of the run, in ticks.
+    measure_at: u64,
+    end_at: u64,
+    measuring: bool,
+    next_look_up: u64,
+    active: usize,
+    halts: u64,
+    empty_polls: u64,
+    base: CpuCounts,
+    /// The measured window's counts, once it is over.
+    pub counts: CpuCounts,
+    /// Why the run cannot go on.
+    pub failure: Option<Failure>,
+}
+
+impl Engine {
+    /// An engine that finds completions by `wait`; `leads` for the first CPU of `cpus`.
+    pub fn new(wait: Wait, mut queues: Vec<EngineQueue>, jobs: Vec<Job>, leads: bool, cpus: usize) -> Self {
+        let rate = MachineClock.rate();
+        let spec = jobs.first().map(|job| &job.spec);
+        let ticks = |us| rate.ticks(Duration::from_micros(us));
+        let ramp = spec.map_or(0, |spec| ticks(spec.ramp_time_us));
+        let runtime = spec.and_then(|spec| spec.runtime_us).map_or(u64::MAX, ticks);
+        queues.sort_by_key(|queue| queue.slot);
+        Self {
+            wait,
+            words: queues
+                .iter()
+                .filter_map(|queue| queue.slot)
+                .max()
+                .map_or(0, |slot| slot / 64 + 1),
+            queues,
+            active: jobs.len(),
+            jobs,
+            leads,
+            cpus,
+            rate,
+            ramp,
+            runtime,
+            measure_at: 0,
+            end_at: u64::MAX,
+            measuring: false,
+            next_look_up: 0,
+            halts: 0,
+            empty_polls: 0,
+            base: CpuCounts::default(),
+            counts: CpuCounts::default(),
+            failure: None,
+        }
+    }
+
+    /// Proves the queues, waits for the other CPUs to have done so, and runs the jobs to their end.
+    pub fn run(&mut self) {
+        let cpu = cpu::this();
+        arch::start_tick(TICK);
+        skew::observe();
+        if let Err(failure) = self.prove(cpu) {
+            self.fail(failure);
+        }
+        RUN.proved.fetch_add(1, AcqRel);
+        self.wait_for_start();
+        if !RUN.stop.load(Acquire) {
+            cpu.watched.store(true, Relaxed);
+            let ended = match self.wait {
+                Wait::Interrupt => self.turn::<Spin>(cpu),
+                Wait::Halt => self.turn::<Sleep>(cpu),
+                Wait::Poll => self.turn::<Look>(cpu),
+            };
+            cpu.watched.store(false, Relaxed);
+            if let Err(failure) = ended {
+                self.fail(failure);
+            }
+        }
+        self.settle();
+        self.counts = self.count(cpu).since(&self.base);
+        for queue in &mut self.queues {
+            queue.end_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
+        }
+        RUN.finished.fetch_add(1, AcqRel);
+        if !self.leads {
+            arch::stop_tick();
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
+        RUN.stop.store(true, Release);
+    }
+
+    /// Interrupts of the last completions may still be on their way, when earlier looks had found these already.
+    fn settle(&self) {
+        if self.wait.uses_interrupts() {
+            let deadline = MachineClock.deadline(Duration::from_micros(200));
+            while MachineClock.ticks() < deadline {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    fn count(&self, cpu: &Cpu) -> CpuCounts {
+        CpuCounts {
+            interrupts: cpu.device_interrupts.get(),
+            wrong_cpu: cpu.wrong_cpu.get(),
+            unexpected: cpu.unexpected.get(),
+            eois: cpu.eois(),
+            ticks: cpu.ticks.get(),
+            halts: self.halts,
+            empty_polls: self.empty_polls,
+        }
+    }
+
+    /// Reads once through each queue, and sees its interrupt arrive: a lost route is found before anything is measured.
+    fn prove(&mut self, cpu: &Cpu) -> Result<(), Failure> {
+        for queue in &mut self.queues {
+            let before = queue.slot.map(|slot| cpu.interrupts(slot));
+            if queue.pair.write(&queue.proof, 0).is_err() {
+                let (name, id) = (&queue.controller, queue.pair.id());
+                return Err(run_failure(format!("{name} queue {id}: no room for a first command")));
+            }
+            queue.pair.commit();
+            let deadline = MachineClock.deadline(PROOF_TIMEOUT);
+            let mut completed = false;
+            loop {
+                let interrupted = before.is_none_or(|n| queue.slot.is_some_and(|slot| cpu.interrupts(slot) > n));
+                // Looking only after the interrupt shows that it never comes before the completion.
+                if interrupted || MachineClock.ticks() >= deadline {
+                    completed |= queue.pair.poll().map_err(protocol)?.is_some();
+                }
+                if completed && interrupted {
+                    break;
+                }
+                if MachineClock.ticks() >= deadline {
+                    return Err(run_failure(unproved(queue, completed)));
+                }
+                core::hint::spin_loop();
+            }
+            queue.pair.acknowledge();
+            if !RUN.first_io.swap(true, AcqRel) {
+                arch::mark();
+            }
+        }
+        for word in 0..SLOT_WORDS {
+            cpu.take_ready(word);
+        }
+        Ok(())
+    }
+
+    /// All CPUs begin together, when the last has proved its queues.
+    fn wait_for_start(&mut self) {
+        let mut now = 0;
+        if self.leads {
+            while RUN.proved.load(Acquire) < self.cpus {
+                core::hint::spin_loop();
+            }
+            if !RUN.stop.load(Acquire) && self.ramp == 0 {
+                arch::mark();
+            }
+            now = MachineClock.ticks().max(1);
+            RUN.began.store(now, Release);
+        }
+        while now == 0 {
+            core::hint::spin_loop();
+            now = RUN.began.load(Acquire);
+        }
+        for queue in &mut self.queues {
+            queue.moved = now;
+        }
+        for job in &mut self.jobs {
+            job.begin(now, self.ramp > 0);
+        }
+        self.measure_at = now.saturating_add(self.ramp);
+        self.end_at = self.measure_at.saturating_add(self.runtime);
+        self.next_look_up = now;
+        self.take_base(cpu::this());
+        self.measuring = self.ramp == 0;
+    }
+
+    fn take_base(&mut self, cpu: &Cpu) {
+        self.base = self.count(cpu);
+        for queue in &mut self.queues {
+            queue.base = *queue.pair.counters();
+            queue.base_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
+            (queue.spurious, queue.missed) = (0, 0);
+        }
+    }
+
+    /// The loop. `W` is the way to find completions, so that each way has a loop of its own.
+    fn turn<W: WaitMode>(&mut self, cpu: &Cpu) -> Result<(), Failure> {
+        while self.active > 0 {
+            if MachineClock.ticks() >= self.next_look_up {
+                self.look_up(cpu)?;
+            }
+            for (number, job) in self.jobs.iter_mut().enumerate() {
+                job.submit(&mut Tools {
+                    queues: &mut self.queues,
+                    rate: self.rate,
+                    number: number as u32,
+                });
+            }
+            W::find(self, cpu)?;
+        }
+        Ok(())
+    }
+
+    /// Takes all completions that lie in a queue; returns how many.
+    #[inline]
+    fn reap(&mut self, number: usize) -> Result<usize, Failure> {
+        let Some(queue) = self.queues.get_mut(number) else {
+            return Ok(0);
+        };
+        let mut count = 0;
+        let mut now = 0;
+        let mut last = 0;
+        while let Some(completion) = queue.pair.poll().map_err(protocol)? {
+            if count == 0 {
+                now = MachineClock.ticks();
+                queue.moved = now;
+            }
+            count += 1;
+            last = (completion.token >> 16) as usize;
+            if let Some(job) = self.jobs.get_mut(last)
+                && job.complete(&completion, now, self.rate)
+            {
+                self.active -= 1;
+            }
+        }
+        if count > 0 {
+            queue.pair.acknowledge();
+            if let Some(job) = self.jobs.get_mut(last) {
+                job.completed_batch(count);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Takes the completions of every queue whose interrupt has arrived; returns whether any had.
+    #[inline]
+    fn reap_ready(&mut self, cpu: &Cpu) -> Result<bool, Failure> {
+        let mut any = false;
+        for word in 0..self.words {
+            let mut bits = cpu.take_ready(word);
+            while bits != 0 {
+                any = true;
+                let slot = word * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let first = self.queues.partition_point(|queue| queue.slot < Some(slot));
+                let mut number = first;
+                while self.queues.get(number).is_some_and(|queue| queue.slot == Some(slot)) {
+                    let count = self.reap(number)?;
+                    let queue = &mut self.queues[number];
+                    queue.suspect = false;
+                    if count == 0 {
+                        queue.spurious += 1;
+                    }
+                    number += 1;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Everything that is not the hot path, ten times a second.
+    #[cold]
+    fn look_up(&mut self, cpu: &Cpu) -> Result<(), Failure> {
+        let now = MachineClock.ticks();
+        cpu.heartbeat.add(1);
+        if !self.measuring && now >= self.measure_at {
+            self.measuring = true;
+            if self.leads {
+                arch::mark();
+            }
+            for job in &mut self.jobs {
+                job.begin_measuring(now);
+            }
+            self.take_base(cpu);
+        }
+        let over = now >= self.end_at || RUN.stop.load(Acquire);
+        for job in &mut self.jobs {
+            if job.finished_at.is_none() {
+                job.sample(now);
+                if over {
+                    job.stop(now);
+                    self.active -= usize::from(job.finished_at.is_some());
+                }
+            }
+        }
+        self.look_for_lost(cpu, now)?;
+        let totals = self
+            .jobs
+            .iter()
+            .map(Job::totals)
+            .fold([0; 4], |sum, job| core::array::from_fn(|i| sum[i] + job[i]));
+        let shown = &cpu.totals;
+        for (counter, value) in [&shown.reads, &shown.read_bytes, &shown.writes, &shown.written_bytes]
+            .into_iter()
+            .zip(totals)
+        {
+            counter.set(value);
+        }
+        if self.leads {
+            progress::show(now, !self.measuring);
+        }
+        self.next_look_up = now.saturating_add(self.rate.ticks(LOOK_UP));
+        for limit in [self.measure_at, self.end_at] {
+            if limit > now {
+                self.next_look_up = self.next_look_up.min(limit);
+            }
+        }
+        Ok(())
+    }
+
+    /// Completions whose interrupt never came, and commands that never complete.
+    fn look_for_lost(&mut self, cpu: &Cpu, now: u64) -> Result<(), Failure> {
+        for number in 0..self.queues.len() {
+            let queue = &mut self.queues[number];
+            if queue.pair.in_flight() == 0 {
+                queue.moved = now;
+                queue.suspect = false;
+                continue;
+            }
+            if self.wait.uses_interrupts() && queue.pair.is_ready() && !cpu.any_ready(self.words) {
+                // Once may be chance: the interrupt is on its way. At the next look up it is lost.
+                if queue.suspect {
+                    let found = self.reap(number)?;
+                    self.queues[number].missed += found as u64;
+                    self.queues[number].suspect = false;
+                } else {
+                    queue.suspect = true;
+                }
+                continue;
+            }
+            queue.suspect = false;
+            if now.saturating_sub(queue.moved) > self.rate.ticks(COMMAND_TIMEOUT) {
+                return Err(run_failure(format!(
+                    "{} queue {}: no completion for {} s with {} commands in flight; the controller or its drive hangs",
+                    queue.controller,
+                    queue.pair.id(),
+                    COMMAND_TIMEOUT.as_secs(),
+                    queue.pair.in_flight()
+                )));
+            }
+        }
+        if RUN.stop.load(Acquire) && self.failure.is_none() && self.jobs.iter().any(|job| job.in_flight() > 0) {
+            // Somebody else failed: its error tells; nobody waits for what is in flight.
+            self.active = 0;
+        }
+        Ok(())
+    }
+}
+
+impl CpuCounts {
+    fn since(&self, base: &Self) -> Self {
+        Self {
+            interrupts: self.interrupts - base.interrupts,
+            wrong_cpu: self.wrong_cpu - base.wrong_cpu,
+            unexpected: self.unexpected - base.unexpected,
+            eois: self.eois - base.eois,
+            ticks: self.ticks - base.ticks,
+            halts: self.halts - base.halts,
+            empty_polls: self.empty_polls - base.empty_polls,
+        }
+    }
+}
+
+/// A way to find completions.
+trait WaitMode {
+    /// Takes the completions that can be found now; waits a little, if that is the way, when there are none.
+    fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure>;
+}
+
+/// `interrupt`: the CPU keeps running, an interrupt marks the queue.
+struct Spin;
+
+impl WaitMode for Spin {
+    #[inline]
+    fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure> {
+        if engine.reap_ready(cpu)? {
+            return Ok(());
+        }
+        for _ in 0..LOOKS {
+            engine.empty_polls += 1;
+            core::hint::spin_loop();
+            if cpu.any_ready(engine.words) {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `halt`: the CPU sleeps until an interrupt comes.
+struct Sleep;
+
+impl WaitMode for Sleep {
+    #[inline]
+    fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure> {
+        if !engine.reap_ready(cpu)? && engine.active > 0 {
+            engine.empty_polls += 1;
+            // With interrupts off, none can come between this look and the halt, which lets them in.
+            arch::interrupts_off();
+            if !cpu.any_ready(engine.words) {
+                engine.halts += 1;
+                arch::halt();
+            }
+            arch::interrupts_on();
+        }
+        Ok(())
+    }
+}
+
+/// `poll`: the CPU looks at the queues themselves.
+struct Look;
+
+impl WaitMode for Look {
+    #[inline]
+    fn find(engine: &mut Engine, _: &Cpu) -> Result<(), Failure> {
+        for _ in 0..LOOKS {
+            let mut any = false;
+            for number in 0..engine.queues.len() {
+                if engine.queues[number].pair.is_ready() {
+                    any |= engine.reap(number)? > 0;
+                }
+            }
+            if any {
+                break;
+            }
+            engine.empty_polls += 1;
+            core::hint::spin_loop();
+        }
+        Ok(())
+    }
+}
+
+/// A device, or the machine, failed.
+pub fn run_failure(message: String) -> Failure {
+    Failure {
+        kind: FailureKind::Run,
+        message,
+    }
+}
+
+#[cold]
+fn protocol(violation: nvme::ProtocolViolation) -> Failure {
+    run_failure(format!("{violation}"))
+}
+
+#[cold]
+fn unproved(queue: &EngineQueue, completed: bool) -> String {
+    let (name, id, seconds) = (&queue.controller, queue.pair.id(), PROOF_TIMEOUT.as_secs());
+    match (completed, queue.entry) {
+        (true, Some(entry)) => format!(
+            "{name} queue {id}: a first read completed, but its interrupt (MSI-X entry {entry}, CPU {}) did not arrive within {seconds} s; wait=poll goes without interrupts",
+            arch::cpu_index()
+        ),
+        _ => format!("{name} queue {id}: a first read did not complete within {seconds} s"),
+    }
+}

@@ -1,0 +1,451 @@
+//! A run, from the job to the report: controllers, plan, queues, jobs, and what came of it.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Acquire;
+
+use hal::clock::Clock;
+use hal::dma::Dma;
+use irq::fanout::{self, Demand, Device, Plan};
+use nvme::{Command, Prps};
+use workload::frame::Frame;
+use workload::job::{JobSet, JobSpec, Size};
+use workload::offsets::{Offsets, Random};
+use workload::report::{self, Failure, FailureKind, Report};
+
+use crate::arch::{self, DmaMemory, MachineClock};
+use crate::discover::{self, Attached};
+use crate::engine::job::{File, Io, Job};
+use crate::engine::{Engine, EngineQueue, RUN, run_failure};
+use crate::machine::Machine;
+use crate::{cpu, outbox, progress, skew};
+
+/// The smallest queue that is made, in entries.
+const MIN_ENTRIES: u32 = 32;
+
+/// Does what the job set says, and sends the report.
+///
+/// # Errors
+/// Why there is no report.
+pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
+    let job = &set.job;
+    let dma = Dma::new(DmaMemory);
+    let wanted = job.numjobs.min(u32::from(u16::MAX)) as u16;
+    let mut attached = discover::controllers(machine, &dma, wanted, job.wait.uses_interrupts())?;
+    if attached.is_empty() {
+        return Err(usage(
+            "no NVMe controller found on PCI; give the guest a drive".to_string(),
+        ));
+    }
+    let targets = targets(&attached, job)?;
+    let plan = plan(machine, &attached, job)?;
+    route(&attached, &plan)?;
+    let engines = engines(&mut attached, &targets, &plan, job, &dma)?;
+
+    let boot_ns = MachineClock
+        .rate()
+        .nanoseconds(MachineClock.ticks().wrapping_sub(machine.entered_at));
+    let engines = start(engines);
+    if let Some(failure) = engines.iter().find_map(|engine| engine.failure.clone()) {
+        return Err(failure);
+    }
+    let report = Report {
+        schema: report::SCHEMA,
+        machine: report::Machine {
+            architecture: arch::NAME.to_string(),
+            hypervisor: machine.hypervisor.clone(),
+            cpus: machine.cpus.len() as u32,
+            memory_bytes: machine.memory_bytes,
+            interrupt_controller: arch::INTERRUPT_CONTROLLER.to_string(),
+            clock: skew::report(machine),
+            boot_ns,
+        },
+        controllers: attached.iter().map(controller_report).collect(),
+        queues: engines
+            .iter()
+            .enumerate()
+            .flat_map(|(cpu, engine)| queue_reports(machine, cpu, engine))
+            .collect(),
+        cpus: engines
+            .iter()
+            .enumerate()
+            .map(|(cpu, engine)| cpu_report(machine, cpu, engine))
+            .collect(),
+        jobs: job_reports(&engines, &targets),
+        notes: plan.notes,
+    };
+    // The drive is told to come to rest before anybody is told that all went well.
+    for attached in &mut attached {
+        attached
+            .controller
+            .shutdown()
+            .map_err(|error| run_failure(error.to_string()))?;
+    }
+    outbox::send(&Frame::Report(Box::new(report)));
+    Ok(())
+}
+
+fn usage(message: String) -> Failure {
+    Failure {
+        kind: FailureKind::Usage,
+        message,
+    }
+}
+
+/// A namespace that jobs use.
+struct Target {
+    name: String,
+    /// Index of its controller.
+    device: usize,
+    id: u32,
+    block_size: u32,
+    /// The job's blocks in it.
+    blocks: u64,
+}
+
+/// The namespaces that the job uses, and how much of each.
+fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure> {
+    let mut targets = Vec::new();
+    let mut refusals = Vec::new();
+    for (device, attached) in attached.iter().enumerate() {
+        for namespace in &attached.namespaces {
+            if let Err(error) = namespace.supported() {
+                refusals.push(error.to_string());
+                continue;
+            }
+            let name = format!("{}n{}", attached.name, namespace.id);
+            let block_size = u64::from(namespace.block_size);
+            if job.rw.writes() && namespace.read_only {
+                return Err(usage(format!(
+                    "{name} is write-protected, and rw={} writes; use a read job",
+                    job.rw
+                )));
+            }
+            if !job.bs.is_multiple_of(block_size) {
+                return Err(usage(format!(
+                    "bs={} is not a multiple of the block size of {name}, {block_size} bytes; use a multiple of that",
+                    job.bs
+                )));
+            }
+            let most = attached.controller.max_transfer() as u64;
+            if job.bs > most {
+                return Err(usage(format!(
+                    "bs={} is more than one command of {} can transfer, {most} bytes; use a smaller bs",
+                    job.bs, attached.name
+                )));
+            }
+            if job.bs / block_size > 65_536 {
+                return Err(usage(format!(
+                    "bs={} is more than 65536 blocks of {name}; use a smaller bs",
+                    job.bs
+                )));
+            }
+            let whole = namespace.bytes();
+            let area = match job.size {
+                Size::Percent(percent) => (u128::from(whole) * u128::from(percent) / 100) as u64,
+                Size::Bytes(bytes) if bytes > whole => {
+                    return Err(usage(format!(
+                        "size={bytes} is more than {name} holds, {whole} bytes; use a smaller size, or 100%"
+                    )));
+                }
+                Size::Bytes(bytes) => bytes,
+            };
+            let blocks = area / job.bs;
+            if blocks == 0 {
+                return Err(usage(format!(
+                    "no block of bs={} fits into the {area} bytes of {name} that size={} gives; use a smaller bs or a larger size",
+                    job.bs, job.size
+                )));
+            }
+            targets.push(Target {
+                name,
+                device,
+                id: namespace.id,
+                block_size: namespace.block_size,
+                blocks,
+            });
+        }
+    }
+    if targets.is_empty() {
+        return Err(run_failure(match refusals.is_empty() {
+            true => "no controller has an active namespace".to_string(),
+            false => format!("no namespace can be used: {}", refusals.join("; ")),
+        }));
+    }
+    Ok(targets)
+}
+
+/// Spreads the job's copies, the queues and the vectors.
+fn plan(machine: &Machine, attached: &[Attached], job: &JobSpec) -> Result<Plan, Failure> {
+    let jobs = job.numjobs as usize;
+    if jobs > machine.cpus.len() {
+        return Err(usage(format!(
+            "numjobs={jobs} needs as many CPUs, and there are {}; use fewer jobs or more CPUs",
+            machine.cpus.len()
+        )));
+    }
+    let interrupts = job.wait.uses_interrupts();
+    let mut cpus = machine.cpus.len();
+    if interrupts {
+        // Messages reach only some ids; CPUs beyond them cannot own a queue.
+        cpus = (0..cpus).take_while(|cpu| arch::message(*cpu, 0).is_some()).count();
+        if let Some(without) = attached.iter().find(|attached| attached.entries() == 0) {
+            return Err(usage(format!(
+                "{} ({}) has no MSI-X, and wait={} needs it; use wait=poll",
+                without.name, without.function, job.wait
+            )));
+        }
+    }
+    let devices: Vec<Device<'_>> = attached
+        .iter()
+        .map(|a| Device {
+            name: &a.name,
+            queues: usize::from(a.queues.1),
+            entries: a.entries(),
+        })
+        .collect();
+    let demand = Demand {
+        jobs,
+        cpus,
+        slots: arch::SLOTS,
+        interrupts,
+    };
+    fanout::plan(&devices, demand).ok_or_else(|| run_failure("a controller granted no I/O queue pair".to_string()))
+}
+
+/// Writes the messages into the controllers' tables, after the CPUs know which interrupts are theirs.
+fn route(attached: &[Attached], plan: &Plan) -> Result<(), Failure> {
+    for (device, attached) in attached.iter().enumerate() {
+        let mut messages = Vec::new();
+        for queue in plan.queues.iter().filter(|queue| queue.device == device) {
+            let (Some(entry), Some(slot)) = (queue.entry, queue.slot) else {
+                continue;
+            };
+            let message = arch::message(queue.cpu, slot).ok_or_else(|| {
+                run_failure(format!(
+                    "{}: CPU {} cannot be reached by a message",
+                    attached.name, queue.cpu
+                ))
+            })?;
+            cpu::all()[queue.cpu].route(slot);
+            messages.push((entry, message));
+        }
+        attached.program(messages);
+    }
+    Ok(())
+}
+
+/// Makes queue pairs, buffers and jobs: one engine for each CPU of the plan.
+fn engines(
+    attached: &mut [Attached],
+    targets: &[Target],
+    plan: &Plan,
+    spec: &JobSpec,
+    dma: &Dma,
+) -> Result<Vec<Engine>, Failure> {
+    let memory = |error: &dyn core::fmt::Display| usage(error.to_string());
+    let mut engines = Vec::new();
+    for cpu in 0..plan.cpus {
+        let mine: Vec<&fanout::Queue> = plan.queues.iter().filter(|queue| queue.cpu == cpu).collect();
+        let mut jobs = Vec::new();
+        // Sorted by slot, as the engine keeps them: places in the list stay valid.
+        let mut order: Vec<usize> = (0..mine.len()).collect();
+        order.sort_by_key(|number| mine[*number].slot);
+        let place = |device: usize, job: usize| {
+            order
+                .iter()
+                .position(|number| mine[*number].device == device && mine[*number].jobs.contains(&job))
+        };
+        for job in (0..spec.numjobs as usize).filter(|job| plan.cpu_of(*job) == cpu) {
+            let mut ios = Vec::new();
+            for number in 0..spec.iodepth {
+                let mut buffer = dma.allocate(spec.bs as usize, 4096).map_err(|error| memory(&error))?;
+                if spec.rw.writes() {
+                    // Something that compresses no better than random data, and differs from buffer to buffer.
+                    let apart = (job as u64 * u64::from(spec.iodepth) + u64::from(number) + 1) << 32;
+                    crate::engine::job::fill(&mut buffer, apart, spec.bs);
+                }
+                ios.push(Io::new(buffer));
+            }
+            let mut files = Vec::new();
+            for (number, target) in targets.iter().enumerate() {
+                let page_size = attached[target.device].controller.page_size();
+                let mut commands = Vec::with_capacity(ios.len());
+                let mut pointers = Vec::with_capacity(ios.len());
+                for io in &ios {
+                    let prps =
+                        Prps::new(dma, &io.buffer, 0, spec.bs as usize, page_size).map_err(|error| memory(&error))?;
+                    let blocks = (spec.bs / u64::from(target.block_size)) as u32;
+                    commands.push(Command::read(target.id, 0, blocks, prps.data_pointer()));
+                    pointers.push(prps);
+                }
+                let random = Random::new(spec.randseed, (job * targets.len() + number) as u64);
+                files.push(File {
+                    name: target.name.clone(),
+                    block_size: u64::from(target.block_size),
+                    blocks_per_io: spec.bs / u64::from(target.block_size),
+                    offsets: match (spec.rw.is_random(), spec.norandommap) {
+                        (false, _) => Offsets::sequential(target.blocks),
+                        (true, false) => Offsets::mapped(target.blocks, random),
+                        (true, true) => Offsets::free(target.blocks, random),
+                    },
+                    queue: place(target.device, job)
+                        .ok_or_else(|| run_failure(format!("job {job} has no queue of {}", target.name)))?,
+                    commands,
+                    _pointers: pointers,
+                });
+            }
+            let blocks: u64 = targets.iter().map(|target| target.blocks).sum();
+            let whole = if spec.time_based { u64::MAX } else { blocks };
+            let quota = whole.min(spec.number_ios.unwrap_or(u64::MAX));
+            jobs.push(Job::new(spec.clone(), job, files, ios, quota));
+        }
+        let mut queues = Vec::new();
+        for number in &order {
+            let queue = mine[*number];
+            let controller = &mut attached[queue.device].controller;
+            let depth = spec.iodepth.saturating_mul(queue.jobs.len() as u32);
+            let entries = (depth + 1).next_power_of_two().clamp(MIN_ENTRIES, 1 << 15) as u16;
+            let vector = queue.entry.map(|entry| entry as u16);
+            let pair = controller
+                .create_queue_pair(queue.index as u16 + 1, entries, vector)
+                .map_err(|error| run_failure(error.to_string()))?;
+            let proof = jobs
+                .iter()
+                .flat_map(|job: &Job| &job.files)
+                .find(|file| order.get(file.queue) == Some(number))
+                .and_then(|file| file.commands.first().copied());
+            // A controller without a usable namespace takes part in nothing.
+            let Some(proof) = proof else { continue };
+            let route = queue.entry.zip(queue.slot);
+            queues.push(EngineQueue::new(
+                attached[queue.device].name.clone(),
+                pair,
+                proof,
+                route,
+                queue.jobs.clone(),
+            ));
+        }
+        engines.push(Engine::new(spec.wait, queues, jobs, cpu == 0, plan.cpus));
+    }
+    Ok(engines)
+}
+
+/// Runs an engine on each CPU, the first on this one, and returns them when all are done.
+fn start(engines: Vec<Engine>) -> Vec<Engine> {
+    let count = engines.len();
+    let mut engines = engines.into_iter();
+    let first = engines.next();
+    for (engine, (index, cpu)) in engines.zip(cpu::all().iter().enumerate().skip(1)) {
+        cpu.jobs.set(engine.jobs.len() as u64);
+        cpu.give(index, Box::new(engine));
+    }
+    let mut done: Vec<Engine> = Vec::with_capacity(count);
+    if let Some(mut engine) = first {
+        cpu::this().jobs.set(engine.jobs.len() as u64);
+        engine.run();
+        done.push(engine);
+    }
+    // The others' wake-ups and the tick end each halt.
+    while RUN.finished.load(Acquire) < count {
+        arch::interrupts_off();
+        if RUN.finished.load(Acquire) < count {
+            arch::halt();
+        }
+        arch::interrupts_on();
+        progress::show(MachineClock.ticks(), false);
+    }
+    if RUN.began().is_some() {
+        arch::mark();
+    }
+    arch::stop_tick();
+    for cpu in &cpu::all()[1..count.max(1)] {
+        loop {
+            if let Some(engine) = cpu.collect() {
+                done.push(*engine);
+                break;
+            }
+            core::hint::spin_loop();
+        }
+    }
+    done
+}
+
+fn controller_report(attached: &Attached) -> report::Controller {
+    let info = attached.controller.info();
+    let namespace = |namespace: &nvme::Namespace| report::Namespace {
+        name: format!("{}n{}", attached.name, namespace.id),
+        id: namespace.id,
+        blocks: namespace.blocks,
+        block_size: namespace.block_size,
+        read_only: namespace.read_only,
+        refused: namespace.supported().err().map(|error| error.to_string()),
+    };
+    report::Controller {
+        name: attached.name.clone(),
+        address: attached.function.to_string(),
+        pci_id: attached.function.id,
+        model: info.model.clone(),
+        serial: info.serial.clone(),
+        firmware: info.firmware.clone(),
+        version: info.version.to_string(),
+        vectors: attached.entries() as u32,
+        queues_wanted: u32::from(attached.queues.0),
+        queues_granted: u32::from(attached.queues.1),
+        max_transfer_bytes: info.max_transfer as u64,
+        doorbell_stride: info.capabilities.doorbell_stride() as u32,
+        namespaces: attached.namespaces.iter().map(namespace).collect(),
+    }
+}
+
+fn queue_reports(machine: &Machine, cpu: usize, engine: &Engine) -> Vec<report::Queue> {
+    let one = |queue: &EngineQueue| {
+        let (now, base) = (queue.pair.counters(), &queue.base);
+        report::Queue {
+            controller: queue.controller.clone(),
+            id: queue.pair.id(),
+            entries: u32::from(queue.pair.entries()),
+            cpu: cpu as u32,
+            cpu_hardware_id: machine.cpus[cpu],
+            msix_entry: queue.entry.map(|entry| entry as u32),
+            vector: queue.slot.map(arch::vector),
+            jobs: queue.jobs.iter().map(|job| *job as u32).collect(),
+            interrupts: queue.end_interrupts - queue.base_interrupts,
+            spurious: queue.spurious,
+            missed: queue.missed,
+            submissions: now.submitted - base.submitted,
+            completions: now.completed - base.completed,
+            sq_doorbells: now.sq_doorbells - base.sq_doorbells,
+            cq_doorbells: now.cq_doorbells - base.cq_doorbells,
+        }
+    };
+    engine.queues.iter().map(one).collect()
+}
+
+fn cpu_report(machine: &Machine, cpu: usize, engine: &Engine) -> report::Cpu {
+    let counts = &engine.counts;
+    report::Cpu {
+        cpu: cpu as u32,
+        hardware_id: machine.cpus[cpu],
+        interrupts: counts.interrupts,
+        wrong_cpu: counts.wrong_cpu,
+        unexpected: counts.unexpected,
+        eois: counts.eois,
+        ticks: counts.ticks,
+        halts: counts.halts,
+        empty_polls: counts.empty_polls,
+    }
+}
+
+fn job_reports(engines: &[Engine], targets: &[Target]) -> Vec<report::Job> {
+    let area = |job: &Job| targets.first().map_or(0, |target| target.blocks * job.spec.bs);
+    let mut jobs: Vec<report::Job> = engines
+        .iter()
+        .enumerate()
+        .flat_map(|(cpu, engine)| engine.jobs.iter().map(move |job| job.report(cpu, area(job))))
+        .collect();
+    jobs.sort_by_key(|job| job.index);
+    jobs
+}

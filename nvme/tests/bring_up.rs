@@ -139,7 +139,8 @@ fn a_controller_that_is_just_coming_up_is_not_disabled_before_it_is_ready() {
 fn a_device_that_transfers_nothing_does_not_show_old_data() {
     let machine = machine();
     let mut driver = machine.start().unwrap();
-    // "Done", but the page still holds the controller's data, were it not cleared.
+    assert_eq!(driver.namespaces().unwrap().len(), 1);
+    // "Done", but were the page not cleared, it would still hold the data of namespace 1.
     machine.add(Rule::next(0, Fault::Status(Status::SUCCESS)));
     assert_eq!(driver.namespaces(), Ok(vec![]));
 }

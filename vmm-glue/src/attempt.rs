@@ -304,8 +304,8 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// Reads an exit status. QEMU's `isa-debug-exit` turns a guest's value n into 2n + 1; a guest that is done writes 0, whose
-    /// status 1 is also the one with which QEMU itself gives up.
+    /// Reads an exit status. QEMU's `isa-debug-exit` turns a guest's value n, which is never 0, into 2n + 1; QEMU itself gives
+    /// up with 1.
     fn of(status: Option<ExitStatus>) -> Self {
         let Some(status) = status else { return Self::Never };
         match (status.code(), status.signal()) {
@@ -318,7 +318,7 @@ impl Ending {
 
     /// Whether a guest that has sent its report ends like this.
     const fn is_orderly(self) -> bool {
-        matches!(self, Self::PowerOff | Self::Qemu(1))
+        matches!(self, Self::PowerOff | Self::Guest(1))
     }
 }
 
@@ -326,9 +326,10 @@ impl std::fmt::Display for Ending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::PowerOff => f.write_str("the machine was reset or powered off"),
-            Self::Guest(1) => f.write_str("the guest gave up"),
-            Self::Guest(2) => f.write_str("the guest refused its job"),
-            Self::Guest(3) => f.write_str("the guest broke down (a fault, a panic, or a CPU that stood still)"),
+            Self::Guest(1) => f.write_str("the guest was done"),
+            Self::Guest(2) => f.write_str("the guest gave up"),
+            Self::Guest(3) => f.write_str("the guest refused its job"),
+            Self::Guest(4) => f.write_str("the guest broke down (a fault, a panic, or a CPU that stood still)"),
             Self::Guest(value) => write!(f, "the guest ended with status {value}"),
             Self::Qemu(code) => write!(f, "QEMU gave up with status {code}"),
             Self::Signal(signal) => write!(f, "QEMU was killed by signal {signal}"),
@@ -351,7 +352,7 @@ mod tests {
         assert_eq!(exited(255), Ending::Guest(127));
         assert_eq!(Ending::of(Some(ExitStatus::from_raw(9))), Ending::Signal(9));
         assert_eq!(Ending::of(None), Ending::Never);
-        assert!(exited(0).is_orderly() && exited(1).is_orderly());
-        assert!(!exited(3).is_orderly() && !exited(2).is_orderly() && !Ending::Never.is_orderly());
+        assert!(exited(0).is_orderly() && exited(3).is_orderly());
+        assert!(!exited(5).is_orderly() && !exited(1).is_orderly() && !Ending::Never.is_orderly());
     }
 }

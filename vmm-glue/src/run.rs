@@ -51,6 +51,8 @@ pub struct Launcher {
     pub started_ms: u64,
     /// How long the guest took from start to end.
     pub wall_ns: u64,
+    /// What the guest said between frames: the last lines of it.
+    pub guest_text: Vec<String>,
 }
 
 /// What stood behind a controller.
@@ -71,8 +73,6 @@ pub struct Outcome {
     pub report: Report,
     /// What the host knows.
     pub launcher: Launcher,
-    /// What the guest said between frames, and nobody asked for.
-    pub text: Vec<String>,
 }
 
 /// What happens on the way.
@@ -285,9 +285,9 @@ pub fn run(plan: &Plan<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outco
                     command: command(&qemu, &line),
                     started_ms,
                     wall_ns: start.elapsed().as_nanos() as u64,
+                    guest_text: transcript.text().map(str::to_string).collect(),
                 };
-                let text = transcript.text().map(str::to_string).collect();
-                return Ok(Outcome { report, launcher, text });
+                return Ok(Outcome { report, launcher });
             }
             Err(error @ (RunError::Ended { .. } | RunError::Silent)) if unasked_kvm && !said_hello => {
                 decision = accel::Decision {

@@ -130,7 +130,7 @@ fn whole() -> String {
 
 #[test]
 fn a_run_that_goes_through() {
-    let fake = Fake::new("cat frames; echo \"$@\" > arguments; cat <&$(sed -n 's/.*self.fd.\\([0-9]*\\) .*/\\1/p' arguments) > image; exit 1")
+    let fake = Fake::new("cat frames; echo \"$@\" > arguments; cat <&$(sed -n 's/.*self.fd.\\([0-9]*\\) .*/\\1/p' arguments) > image; exit 3")
         .says("frames", &whole());
     let mut plan = fake.plan();
     let kept = fake.folder.path().join("serial");
@@ -144,7 +144,7 @@ fn a_run_that_goes_through() {
     .unwrap();
     assert_eq!(outcome.report, report());
     assert_eq!(reads, [7]);
-    assert_eq!(outcome.text, ["firmware speaks"]);
+    assert_eq!(outcome.launcher.guest_text, ["firmware speaks"]);
     assert_eq!(outcome.launcher.version, "10.0.2");
     assert_eq!(outcome.launcher.accelerator, "tcg");
     assert_eq!(fs::read_to_string(kept).unwrap(), whole());
@@ -188,7 +188,7 @@ fn a_failure_is_passed_on_with_its_kind() {
 #[test]
 fn a_disturbed_line_fails_the_run_though_a_report_follows() {
     let disturbed = whole().replacen("\"reads\":7", "\"reads\":8", 1);
-    let fake = Fake::new("cat frames; echo 'cpu 0: something'; exit 1").says("frames", &disturbed);
+    let fake = Fake::new("cat frames; echo 'cpu 0: something'; exit 3").says("frames", &disturbed);
     let failed = fake.run().unwrap_err();
     assert!(
         failed
@@ -213,7 +213,7 @@ fn an_end_without_a_report_says_how() {
         fake.run().unwrap_err().to_string(),
         "the machine was reset or powered off before there was a report: firmware speaks"
     );
-    let fake = Fake::new("echo 'this CPU has no x2APIC'; exit 3");
+    let fake = Fake::new("echo 'this CPU has no x2APIC'; exit 5");
     assert_eq!(
         fake.run().unwrap_err().to_string(),
         "the guest gave up before the first frame: this CPU has no x2APIC"
@@ -234,7 +234,7 @@ fn a_guest_of_another_version_is_refused() {
         version: "9.9.9".to_string(),
     });
     FrameWriter::new().write(&frame, &mut text).unwrap();
-    let failed = Fake::new("cat frames; exit 1").says("frames", &text).run().unwrap_err();
+    let failed = Fake::new("cat frames; exit 3").says("frames", &text).run().unwrap_err();
     assert!(
         failed
             .to_string()

@@ -1,7 +1,5 @@
 //! `doorpost run`: boot the guest, run a job, print the report.
 
-use std::io::{self, Write};
-
 use vmm_glue::plan::Plan;
 use vmm_glue::run::{Event, Outcome};
 
@@ -24,11 +22,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
         Event::Progress(totals) => progress.show(totals),
     });
     progress.end();
-    let Outcome { report, launcher, text } = result?;
-    for line in &text {
-        // What a guest says beside its frames is rare and matters.
-        let _ = writeln!(io::stderr(), "guest: {line}");
-    }
+    let Outcome { report, launcher } = result?;
     let run = Run {
         report,
         launcher: Some(launcher),

@@ -38,6 +38,7 @@ pub fn run() -> Run {
             command: vec!["qemu-system-x86_64".to_string(), "-nodefaults".to_string()],
             started_ms: 1_796_098_234_500,
             wall_ns: 5_432_100_000,
+            guest_text: vec!["doorpost 0.1.0: 2 CPUs".to_string()],
         }),
     }
 }

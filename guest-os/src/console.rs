@@ -20,7 +20,7 @@ static OWNER: AtomicUsize = AtomicUsize::new(FREE);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 struct Lock {
-    /// This guard took the lock, and gives it back.
+    /// This guard took the lock, and gives it back. If not, a line may have been cut short.
     owned: bool,
 }
 
@@ -81,8 +81,11 @@ impl Write for Pieces {
 
 /// Writes text as one whole; for the macros `print!` and `println!`.
 pub fn write(text: fmt::Arguments<'_>) {
-    let _lock = Lock::take();
+    let lock = Lock::take();
     let mut pieces = Pieces { text: [0; 64], used: 0 };
+    if !lock.owned {
+        let _ = pieces.write_str("\n");
+    }
     // `Pieces` never fails, and a value that fails to format itself is cut short.
     let _ = pieces.write_fmt(text);
     pieces.flush();

@@ -31,7 +31,8 @@ fn begin() {
     }
 }
 
-/// Ends the machine with this message. Every failure of the guest itself comes through here.
+/// Ends the machine with this message, its last line. Every failure of the guest itself comes through here, and every
+/// machine that it cannot run on.
 ///
 /// The heap may be locked or broken by whatever failed: nothing here may rely on it.
 pub fn end(message: &str, status: ExitStatus) -> ! {
@@ -40,7 +41,7 @@ pub fn end(message: &str, status: ExitStatus) -> ! {
 }
 
 fn finish(message: &str, status: ExitStatus) -> ! {
-    crate::println!("{message}");
+    crate::println!("doorpost: {message}");
     arch::exit(status)
 }
 

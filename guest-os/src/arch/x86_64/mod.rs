@@ -85,8 +85,7 @@ static FIRST_LOCAL: FirstLocal = FirstLocal(UnsafeCell::new(core::mem::MaybeUnin
 
 /// Ends the machine with one line: it is not one that the guest can run on.
 fn refuse(why: &str) -> ! {
-    crate::println!("doorpost: {why}");
-    exit(ExitStatus::Failed)
+    fatal::end(why, ExitStatus::Failed)
 }
 
 /// The first CPU's first steps in Rust. `start_info` is the physical address that the loader passed.
@@ -260,14 +259,26 @@ fn pci_hosts(spaces: &[acpi::ConfigurationSpace], ram: &[Range<u64>]) -> Vec<Pci
     let is_memory = ram.iter().any(|range| range.contains(&MICROVM_ECAM));
     if spaces.is_empty() && !is_memory {
         let found = pci_host(0, (0, 255), MICROVM_ECAM, ram);
-        if let Some(host) = found.filter(|host| host.ecam.read32(0) == MICROVM_BRIDGE) {
+        if let Some(mut host) = found.filter(|host| host.ecam.read32(0) == MICROVM_BRIDGE) {
             log::info!(
                 "ACPI lists no PCI configuration space (MCFG); found QEMU's PCI Express bridge at {MICROVM_ECAM:#x}"
             );
+            if physical_address_bits() > 47 {
+                // Its window is the last quarter of all addresses, beyond the page tables' reach.
+                host.window64 = 0..0;
+            }
             hosts.push(host);
         }
     }
     hosts
+}
+
+/// Bits of a physical address (CPUID leaf 0x80000008, EAX bits 7:0).
+fn physical_address_bits() -> u32 {
+    if __cpuid(0x8000_0000).eax < 0x8000_0008 {
+        return 36;
+    }
+    (__cpuid(0x8000_0008).eax & 0xff).clamp(32, 52)
 }
 
 fn pci_host(segment: u16, buses: (u8, u8), base: u64, ram: &[Range<u64>]) -> Option<PciHost> {

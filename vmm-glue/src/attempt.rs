@@ -282,7 +282,11 @@ impl Listener {
             None => Err(RunError::Ended {
                 ending,
                 said_hello: self.said_hello,
-                complaint: complaints.lines().pop().or_else(|| self.transcript.last_text(1).pop()),
+                complaint: complaints.lines().pop().or_else(|| {
+                    // A guest that gives up early names itself.
+                    let said = self.transcript.last_text(1).pop()?;
+                    Some(said.trim_start_matches("doorpost: ").to_string())
+                }),
             }),
         }
     }

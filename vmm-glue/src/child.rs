@@ -116,7 +116,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"hello").unwrap();
         file.rewind().unwrap();
-        let script = format!("cat <&{}", file.as_raw_fd());
+        let script = format!("cat /proc/self/fd/{}", file.as_raw_fd());
         for named in [true, false] {
             let mut command = Command::new("sh");
             command

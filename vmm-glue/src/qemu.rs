@@ -23,6 +23,8 @@ use crate::plan::Plan;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// I/O queue pairs of a controller unless more are needed; QEMU's own default.
 const QUEUE_PAIRS: u32 = 64;
+/// Largest transfer of a controller unless more is needed, as a power of two in pages of 4 KiB; QEMU's own default.
+const MDTS: u32 = 7;
 /// Entries of the largest MSI-X table.
 const MAX_VECTORS: u32 = 2048;
 
@@ -222,12 +224,7 @@ pub fn command_line<'a>(
     add(&["-kernel", &format!("/proc/self/fd/{}", image.as_raw_fd())]);
     add(&["-append", &plan.jobs.to_arguments()]);
     add(&["-chardev", "stdio,id=serial,signal=off", "-serial", "chardev:serial"]);
-    let pairs = plan.vcpus().max(plan.jobs.job.numjobs);
-    let device_options = if pairs > QUEUE_PAIRS {
-        format!(",max_ioqpairs={pairs},msix_qsize={}", (pairs + 1).min(MAX_VECTORS))
-    } else {
-        String::new()
-    };
+    let device_options = device_options(plan);
     for (number, drive) in drives.iter().enumerate() {
         let node = format!("node-name=d{number}");
         let by_descriptor = |driver: &str, file: BorrowedFd<'a>| {
@@ -259,6 +256,21 @@ pub fn command_line<'a>(
     }
     arguments.extend(plan.qemu_args.iter().cloned());
     CommandLine { arguments, inherited }
+}
+
+/// What a controller needs beyond QEMU's defaults, so that the job fits it.
+fn device_options(plan: &Plan<'_>) -> String {
+    let mut options = String::new();
+    let pairs = plan.vcpus();
+    if pairs > QUEUE_PAIRS {
+        options += &format!(",max_ioqpairs={pairs},msix_qsize={}", (pairs + 1).min(MAX_VECTORS));
+    }
+    // The largest transfer is a power of two in pages of 4 KiB.
+    let mdts = plan.jobs.job.bs.div_ceil(4096).next_power_of_two().trailing_zeros();
+    if mdts > MDTS {
+        options += &format!(",mdts={mdts}");
+    }
+    options
 }
 
 #[cfg(test)]
@@ -340,6 +352,14 @@ mod tests {
                 .0
                 .contains(",max_ioqpairs=100,msix_qsize=101")
         );
+    }
+
+    #[test]
+    fn large_blocks_need_large_transfers() {
+        let drives = [Drive::open(DriveSpec::Null(8 << 30), false).unwrap()];
+        let line = |bs: &str| words(&plan(&[("bs", bs)]), &drives, Accelerator::Tcg).0;
+        assert!(!line("512k").contains("mdts"));
+        assert!(line("1m").ends_with("drive=d0,mdts=8") && line("1537k").ends_with("drive=d0,mdts=9"));
     }
 
     #[test]

@@ -130,8 +130,10 @@ fn whole() -> String {
 
 #[test]
 fn a_run_that_goes_through() {
-    let fake = Fake::new("cat frames; echo \"$@\" > arguments; cat <&$(sed -n 's/.*self.fd.\\([0-9]*\\) .*/\\1/p' arguments) > image; exit 3")
-        .says("frames", &whole());
+    let fake = Fake::new(
+        "cat frames; echo \"$@\" > arguments; cat $(grep -o '/proc/self/fd/[0-9]*' arguments) > image; exit 3",
+    )
+    .says("frames", &whole());
     let mut plan = fake.plan();
     let kept = fake.folder.path().join("serial");
     plan.keep_serial = Some(kept.clone());
@@ -148,6 +150,7 @@ fn a_run_that_goes_through() {
     assert_eq!(outcome.launcher.version, "10.0.2");
     assert_eq!(outcome.launcher.accelerator, "tcg");
     assert_eq!(fs::read_to_string(kept).unwrap(), whole());
+    assert_eq!(fs::read(fake.folder.path().join("image")).unwrap(), b"the image");
     assert!(
         fs::read_to_string(fake.folder.path().join("arguments"))
             .unwrap()
@@ -213,7 +216,7 @@ fn an_end_without_a_report_says_how() {
         fake.run().unwrap_err().to_string(),
         "the machine was reset or powered off before there was a report: firmware speaks"
     );
-    let fake = Fake::new("echo 'this CPU has no x2APIC'; exit 5");
+    let fake = Fake::new("echo 'doorpost: this CPU has no x2APIC'; exit 5");
     assert_eq!(
         fake.run().unwrap_err().to_string(),
         "the guest gave up before the first frame: this CPU has no x2APIC"

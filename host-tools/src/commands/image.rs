@@ -46,7 +46,7 @@ fn how_to_boot(arch: Arch, file: &str) -> String {
             };
             format!(
                 "\nBoot it on an emulated NVMe:\n  {} \\\n    \
-                 -blockdev driver=null-co,node-name=d0,size=8G,read-zeroes=on -device nvme,serial=d0,drive=d0\n\
+                 -blockdev driver=null-co,node-name=d0,size=8589934592,read-zeroes=on -device nvme,serial=d0,drive=d0\n\
                  \nOn a real one, passed through by VFIO (0000:01:00.0 is bound to vfio-pci):\n  {} \\\n    \
                  -device vfio-pci,host=0000:01:00.0\n\
                  \nWith `-serial file:serial.log` instead, `doorpost report serial.log` prints the report.\n",

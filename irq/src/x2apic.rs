@@ -31,16 +31,10 @@ pub mod register {
     pub const ISR: u32 = 0x810;
     /// First of eight words of pending (interrupt request) bits.
     pub const IRR: u32 = 0x820;
-    /// Error status.
-    pub const ESR: u32 = 0x828;
     /// Interrupt command: sends an interrupt to another CPU.
     pub const ICR: u32 = 0x830;
     /// Local vector table: timer.
     pub const LVT_TIMER: u32 = 0x832;
-    /// Local vector table: thermal sensor.
-    pub const LVT_THERMAL: u32 = 0x833;
-    /// Local vector table: performance counters.
-    pub const LVT_PERFORMANCE: u32 = 0x834;
     /// Local vector table: pin LINT0.
     pub const LVT_LINT0: u32 = 0x835;
     /// Local vector table: pin LINT1.

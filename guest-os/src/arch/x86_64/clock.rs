@@ -1,6 +1,7 @@
 //! The time-stamp counter as the clock, and how fast it and the local APIC's timer run.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count};
+use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
@@ -8,7 +9,9 @@ use hal::clock::{Clock, TickRate};
 use irq::x2apic::Divide;
 use spin::Once;
 use x86_64::instructions::port::Port;
+use x86_64::registers::model_specific::Msr;
 
+use super::Hypervisor;
 use super::interrupts::apic;
 
 static RATE: Once<TickRate> = Once::new();
@@ -56,16 +59,15 @@ pub fn is_invariant() -> bool {
 ///
 /// # Errors
 /// There is nothing to measure the clock against.
-pub fn init(hypervisor_leaves: Option<u32>, timer_port: Option<u16>) -> Result<Frequency, &'static str> {
-    let told = hypervisor_leaves
-        .filter(|last| *last >= 0x4000_0010)
-        .map(|_| __cpuid(0x4000_0010));
+pub fn init(hypervisor: &Hypervisor, timer_port: Option<u16>) -> Result<Frequency, &'static str> {
+    let told = (hypervisor.last_leaf >= 0x4000_0010).then(|| __cpuid(0x4000_0010));
     let frequency = cpuid_frequency()
         .or_else(|| from_kilohertz(told?.eax))
+        .or_else(|| hypervisor.is_kvm().then(kvm_frequency)?)
         .or_else(|| timer_port.and_then(against_power_timer))
         .or_else(against_interval_timer)
         .ok_or(
-            "nothing tells the clock's rate: no CPUID leaf 15h or 40000010h, no ACPI timer, no interval timer (QEMU's microvm: pit=on)",
+            "nothing tells the clock's rate: no CPUID leaf 15h or 40000010h, no KVM clock, no ACPI timer, no interval timer (QEMU's microvm: pit=on)",
         )?;
     let rate = RATE.call_once(|| TickRate::from_hertz(frequency.hertz));
     let per_millisecond = match told {
@@ -110,6 +112,50 @@ fn from_kilohertz(kilohertz: u32) -> Option<Frequency> {
     })
 }
 
+/// What KVM writes for a guest's clock (Linux, Documentation/virt/kvm/x86/msr.rst): version, padding, a 64-bit clock value,
+/// nanoseconds, multiplier, shift, flags.
+#[repr(C, align(32))]
+struct KvmTime(UnsafeCell<[u32; 8]>);
+
+// SAFETY: used once, by the first CPU; the hypervisor writes to it, and it is read by volatile accesses.
+unsafe impl Sync for KvmTime {}
+
+/// The factors by which KVM has its guests turn clock ticks into nanoseconds tell the rate, more exactly than any measurement:
+/// ns = (ticks << shift) * multiplier >> 32, with a right shift if it is negative.
+fn kvm_frequency() -> Option<Frequency> {
+    /// MSR_KVM_SYSTEM_TIME_NEW: address of a [`KvmTime`], bit 0 switches the writing on.
+    const SYSTEM_TIME: u32 = 0x4b56_4d01;
+    /// KVM_FEATURE_CLOCKSOURCE2 of leaf 0x40000001: that register exists.
+    const HAS_SYSTEM_TIME: u32 = 1 << 3;
+    static TIME: KvmTime = KvmTime(UnsafeCell::new([0; 8]));
+
+    if __cpuid(0x4000_0001).eax & HAS_SYSTEM_TIME == 0 {
+        return None;
+    }
+    let words = TIME.0.get().cast::<u32>();
+    let mut register = Msr::new(SYSTEM_TIME);
+    // SAFETY: KVM writes to memory that is kept for it, and nowhere any more after the second write.
+    let (version, multiplier, shift) = unsafe {
+        register.write(words as u64 | 1);
+        let [version, multiplier, shift] = [0, 6, 7].map(|word| words.add(word).read_volatile());
+        register.write(0);
+        (version, multiplier, shift as u8 as i8)
+    };
+    if version == 0 || multiplier == 0 || !(-31..=31).contains(&shift) {
+        return None;
+    }
+    let unshifted = (1_000_000_000u128 << 32) / u128::from(multiplier);
+    let hertz = if shift < 0 {
+        unshifted << -shift
+    } else {
+        unshifted >> shift
+    };
+    Some(Frequency {
+        hertz: plausible(u64::try_from(hertz).ok()?)?,
+        source: "KVM clock",
+    })
+}
+
 /// ACPI's power-management timer: 3.579545 MHz, 24 bits (ACPI 6.5, 4.8.3.3).
 fn against_power_timer(port: u16) -> Option<Frequency> {
     let mut register = Port::<u32>::new(port);
@@ -117,7 +163,7 @@ fn against_power_timer(port: u16) -> Option<Frequency> {
         // SAFETY: the port that ACPI names as the timer's; reading has no effect.
         unsafe { register.read() }
     };
-    let hertz = measure(&mut read, 0xff_ffff, 3_579_545)?;
+    let hertz = measure(&mut read, 0xff_ffff, 3_579_545, 400)?;
     Some(Frequency {
         hertz,
         source: "ACPI timer",
@@ -143,18 +189,18 @@ fn against_interval_timer() -> Option<Frequency> {
         };
         0xffff - value
     };
-    let hertz = measure(&mut read, 0xffff, 1_193_182)?;
+    let hertz = measure(&mut read, 0xffff, 1_193_182, 200)?;
     Some(Frequency {
         hertz,
         source: "interval timer",
     })
 }
 
-/// Measures the clock against a counter that runs upwards at `hertz`, for 2.5 ms.
-fn measure(read: &mut impl FnMut() -> u32, mask: u32, hertz: u64) -> Option<u64> {
+/// Measures the clock against a counter that runs upwards at `hertz`, for 1/`fraction` s.
+fn measure(read: &mut impl FnMut() -> u32, mask: u32, hertz: u64, fraction: u64) -> Option<u64> {
     /// Reads of a counter that stands still.
     const PATIENCE: u32 = 1000;
-    let target = (hertz / 400) as u32;
+    let target = (hertz / fraction) as u32;
     let (begin, first) = sample(read);
     let (mut last, mut still) = (first, 0);
     loop {
@@ -180,7 +226,7 @@ fn measure(read: &mut impl FnMut() -> u32, mask: u32, hertz: u64) -> Option<u64>
 /// A reading of a counter, and the clock at that moment: the best of some, as the host may take the CPU away in between.
 fn sample(read: &mut impl FnMut() -> u32) -> (u64, u32) {
     let mut best = (u64::MAX, 0, 0);
-    for _ in 0..5 {
+    for _ in 0..8 {
         let before = ticks();
         let value = read();
         let took = ticks() - before;

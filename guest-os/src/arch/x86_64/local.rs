@@ -33,7 +33,8 @@ pub struct Local {
 /// The index of this CPU.
 #[inline(always)]
 pub fn cpu_index() -> usize {
-    let index: u32;
+    // 64 bits wide, of which a 32-bit load clears the upper half.
+    let index: u64;
     // SAFETY: GS points to this CPU's `Local` from the start; a CPU's index never changes.
     unsafe {
         asm!("mov {0:e}, gs:[{1}]", out(reg) index, const offset_of!(Local, index), options(pure, readonly, nostack, preserves_flags))

@@ -100,8 +100,7 @@ extern "C" fn start(start_info: u64) -> ! {
     console::init();
     interrupts::silence_legacy_controllers();
 
-    let features = __cpuid(1).ecx;
-    if features & 1 << 21 == 0 {
+    if __cpuid(1).ecx & 1 << 21 == 0 {
         refuse(
             "the guest's CPU model has no x2APIC; use one that has (QEMU 9 or later: -cpu max, or KVM with -cpu host)",
         );
@@ -132,9 +131,10 @@ extern "C" fn start(start_info: u64) -> ! {
     add_memory(map.iter().cloned(), &used, FIRST_TABLES_END..u64::MAX);
 
     power::init(power_off);
-    let (hypervisor, leaves) = hypervisor(features);
-    let frequency = clock::init(leaves, timer_port).unwrap_or_else(|why| refuse(why));
-    let wide = hypervisor.starts_with("KVM") && __cpuid(0x4000_0001).eax & 1 << 15 != 0;
+    let hypervisor = Hypervisor::find();
+    let frequency = clock::init(&hypervisor, timer_port).unwrap_or_else(|why| refuse(why));
+    // KVM_FEATURE_MSI_EXT_DEST_ID.
+    let wide = hypervisor.is_kvm() && __cpuid(0x4000_0001).eax & 1 << 15 != 0;
     let width = if wide {
         DestinationWidth::Bits15
     } else {
@@ -149,7 +149,7 @@ extern "C" fn start(start_info: u64) -> ! {
         arguments,
         payload,
         pci: pci_hosts(&spaces, &ram),
-        hypervisor,
+        hypervisor: hypervisor.signature,
         clock_hertz: frequency.hertz,
         clock_source: frequency.source,
         clock_invariant: clock::is_invariant(),
@@ -233,20 +233,36 @@ fn build_page_tables(ram: &[Range<u64>], guard: u64) {
     unsafe { paging::activate() };
 }
 
-/// The hypervisor's signature and its last CPUID leaf (0x40000000; SDM vol. 2A has it reserved for them).
-fn hypervisor(features: u32) -> (String, Option<u32>) {
-    if features & 1 << 31 == 0 {
-        return (String::new(), None);
-    }
-    let leaf = __cpuid(0x4000_0000);
-    let mut signature = String::new();
-    for byte in [leaf.ebx, leaf.ecx, leaf.edx].into_iter().flat_map(u32::to_le_bytes) {
-        if byte.is_ascii_graphic() {
-            signature.push(char::from(byte));
+/// What a hypervisor tells of itself, from CPUID leaf 0x40000000 on.
+struct Hypervisor {
+    /// Its signature; empty if there is none.
+    signature: String,
+    /// Its last leaf; 0 if there is none.
+    last_leaf: u32,
+}
+
+impl Hypervisor {
+    fn find() -> Self {
+        // Leaf 1, ECX bit 31, is what hypervisors set and CPUs do not.
+        if __cpuid(1).ecx & 1 << 31 == 0 {
+            return Self {
+                signature: String::new(),
+                last_leaf: 0,
+            };
+        }
+        let leaf = __cpuid(0x4000_0000);
+        let bytes = [leaf.ebx, leaf.ecx, leaf.edx].into_iter().flat_map(u32::to_le_bytes);
+        Self {
+            signature: bytes.filter(u8::is_ascii_graphic).map(char::from).collect(),
+            // KVM once gave 0, and meant 0x40000001.
+            last_leaf: leaf.eax.max(0x4000_0001),
         }
     }
-    // KVM once gave 0 as the last leaf, and meant 0x40000001.
-    (signature, Some(leaf.eax.max(0x4000_0001)))
+
+    /// Whether leaf 0x40000001 has KVM's features.
+    fn is_kvm(&self) -> bool {
+        self.signature.starts_with("KVM")
+    }
 }
 
 /// PCI host bridges: those that ACPI lists, or the one that QEMU's microvm has.

@@ -1,5 +1,6 @@
 //! COM1: a 16550 UART (National Semiconductor PC16550D, registers in table I).
 
+use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use x86_64::instructions::port::Port;
@@ -82,8 +83,16 @@ pub fn send(bytes: &[u8]) {
         if !wait_for(FIFO_EMPTY) {
             return;
         }
-        for &byte in piece {
-            write(DATA, byte);
+        // One instruction for all of them: under a hypervisor that is one exit from the guest, not 16.
+        // SAFETY: `piece` is readable, and the UART takes bytes at this port.
+        unsafe {
+            asm!(
+                "rep outsb",
+                in("dx") DATA,
+                inout("rsi") piece.as_ptr() => _,
+                inout("rcx") piece.len() => _,
+                options(nostack, readonly, preserves_flags)
+            );
         }
     }
 }

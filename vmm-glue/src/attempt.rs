@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use workload::frame::Frame;
@@ -89,7 +89,7 @@ pub(crate) fn attempt(
             return listener.finish(Err(RunError::Start { program, error }), Vec::new());
         }
     };
-    let complaints = Complaints::default();
+    let mut complaints = Complaints::default();
     let pipes = child.pipes();
     if let Some(stdout) = pipes.stdout.take() {
         let sender = sender.clone();
@@ -99,19 +99,11 @@ pub(crate) fn attempt(
             })
         });
     }
-    let stderr = pipes.stderr.take().map(|stderr| {
-        let complaints = complaints.clone();
-        thread::spawn(move || complaints.collect(stderr))
-    });
+    if let Some(stderr) = pipes.stderr.take() {
+        complaints.collect(stderr);
+    }
     let result = listener.listen(&mut child, terms, receiver, on_progress, &complaints);
     child.kill();
-    if let Some(thread) = stderr {
-        // It ends with QEMU, unless something else took the pipe along.
-        let deadline = Instant::now() + Duration::from_millis(500);
-        while !thread.is_finished() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
     listener.finish(result, complaints.lines())
 }
 
@@ -142,32 +134,44 @@ fn pump(mut from: impl Read, mut keep: Option<File>, to: impl Fn(Serial) -> bool
 }
 
 /// The last lines of what QEMU says.
-#[derive(Clone, Default)]
-struct Complaints(Arc<Mutex<VecDeque<String>>>);
+#[derive(Default)]
+struct Complaints {
+    lines: Arc<Mutex<VecDeque<String>>>,
+    reader: Option<JoinHandle<()>>,
+}
 
 impl Complaints {
-    fn collect(&self, from: impl Read) {
-        let mut from = BufReader::new(from);
-        let mut line = Vec::new();
-        // A line without end must not fill our memory.
-        while (&mut from)
-            .take(4096)
-            .read_until(b'\n', &mut line)
-            .is_ok_and(|length| length > 0)
-        {
-            let text = String::from_utf8_lossy(&line);
-            let text: String = text.chars().filter(|c| !c.is_control()).collect();
-            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if lines.len() == COMPLAINTS {
-                lines.pop_front();
+    fn collect(&mut self, from: impl Read + Send + 'static) {
+        let lines = Arc::clone(&self.lines);
+        self.reader = Some(thread::spawn(move || {
+            let mut from = BufReader::new(from);
+            let mut line = Vec::new();
+            // A line without end must not fill our memory.
+            while (&mut from)
+                .take(4096)
+                .read_until(b'\n', &mut line)
+                .is_ok_and(|length| length > 0)
+            {
+                let text = String::from_utf8_lossy(&line);
+                let text: String = text.chars().filter(|c| !c.is_control()).collect();
+                let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+                if lines.len() == COMPLAINTS {
+                    lines.pop_front();
+                }
+                lines.push_back(text);
+                line.clear();
             }
-            lines.push_back(text);
-            line.clear();
-        }
+        }));
     }
 
+    /// The lines of a QEMU that has ended.
     fn lines(&self) -> Vec<String> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The pipe ends with QEMU, unless something else took it along; then what is there has to do.
+        let deadline = Instant::now() + Duration::from_millis(500);
+        while self.reader.as_ref().is_some_and(|reader| !reader.is_finished()) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.iter().filter(|line| !line.trim().is_empty()).cloned().collect()
     }
 }

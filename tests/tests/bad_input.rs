@@ -31,7 +31,7 @@ fn options_are_named() {
         .expect_complaint(&["yaml", "json"]);
     Outcome::of(doorpost().args(["rnu"]))
         .expect_status(2)
-        .expect_complaint(&["rnu", "run"]);
+        .expect_complaint(&["rnu", "--help"]);
 }
 
 #[test]
@@ -73,7 +73,12 @@ fn jobs_that_do_not_fit_are_named() {
         .expect_status(2)
         .expect_complaint(&["4", "--vcpus"]);
     // Only the guest knows these.
-    let wide = ["--qemu-arg=-global", "--qemu-arg=nvme.logical_block_size=4096"];
+    let wide = [
+        "--qemu-arg=-global",
+        "--qemu-arg=nvme.logical_block_size=4096",
+        "--qemu-arg=-global",
+        "--qemu-arg=nvme.physical_block_size=4096",
+    ];
     run(["--drive", "null", "--bs", "512"].iter().chain(&wide))
         .expect_status(2)
         .expect_complaint(&["bs=512", "nvme0n1", "4096"]);

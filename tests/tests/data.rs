@@ -41,12 +41,12 @@ fn read_all(bs: &str, more: &[&str]) {
         ];
         let report = report(options.iter().chain(more));
         assert_eq!(sum(&report, "/jobs", "/read/io_bytes"), 16 * MIB as u64);
-        let block = number(&report, "/doorpost/guest/controllers/0/namespaces/0/block_size");
+        let block = number(&report, "/doorpost/report/controllers/0/namespaces/0/block_size");
         assert_eq!(
-            number(&report, "/doorpost/guest/jobs/0/verified_blocks"),
+            number(&report, "/doorpost/report/jobs/0/verified_blocks"),
             16 * MIB as u64 / block
         );
-        assert_eq!(number(&report, "/doorpost/guest/jobs/0/miscompares"), 0);
+        assert_eq!(number(&report, "/doorpost/report/jobs/0/miscompares"), 0);
     }
 }
 
@@ -142,7 +142,7 @@ fn a_device_error_is_counted_and_fails_the_run() {
     let rules = folder.path().join("blkdebug.conf");
     fs::write(
         &rules,
-        "[inject-error]\nevent = \"read_aio\"\nerrno = \"5\"\nsector = \"1024\"\n",
+        "[inject-error]\nevent = \"none\"\nerrno = \"5\"\nsector = \"1024\"\n",
     )
     .unwrap();
     // A second controller whose drive fails at sector 1024.

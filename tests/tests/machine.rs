@@ -25,7 +25,7 @@ fn sixteen_mebibytes_are_enough() {
         "1000",
     ]);
     assert_eq!(sum(&report, "/jobs", "/read/total_ios"), 2000);
-    assert!(number(&report, "/doorpost/guest/machine/memory_bytes") < 16 << 20);
+    assert!(number(&report, "/doorpost/report/machine/memory_bytes") < 16 << 20);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn memory_and_bars_above_four_gibibytes() {
         "1000",
     ]);
     assert_eq!(sum(&report, "/jobs", "/read/total_ios"), 1000);
-    assert!(number(&report, "/doorpost/guest/machine/memory_bytes") > 5 << 30);
+    assert!(number(&report, "/doorpost/report/machine/memory_bytes") > 5 << 30);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn one_cpu_and_many() {
             sum(&report, "/jobs", "/read/total_ios"),
             200 * cpus.parse::<u64>().unwrap()
         );
-        let used: Vec<u64> = report["doorpost"]["guest"]["queues"]
+        let used: Vec<u64> = report["doorpost"]["report"]["queues"]
             .as_array()
             .unwrap()
             .iter()
@@ -77,24 +77,24 @@ fn one_cpu_and_many() {
 fn controllers_behind_bridges() {
     let arguments = [
         "-device",
-        "pcie-root-port,id=port,chassis=1,addr=4.0,multifunction=on",
+        "pcie-root-port,id=rp1,chassis=1,addr=4.0,multifunction=on",
         "-device",
-        "pcie-root-port,id=port2,chassis=2,addr=4.1",
+        "pcie-root-port,id=rp2,chassis=2,addr=4.1",
         "-blockdev",
         "driver=null-co,node-name=far,size=1048576,read-zeroes=on",
         "-device",
-        "nvme,serial=far,drive=far,bus=port2",
+        "nvme,serial=far,drive=far,bus=rp2",
     ];
     let arguments = arguments.map(|argument| format!("--qemu-arg={argument}"));
     let options = ["--drive", "null:1m", "--rw", "read"].map(String::from);
     let report = report(options.iter().chain(&arguments));
-    let controllers = report["doorpost"]["guest"]["controllers"].as_array().unwrap();
+    let controllers = report["doorpost"]["report"]["controllers"].as_array().unwrap();
     assert_eq!(controllers.len(), 2, "{controllers:#?}");
     assert!(controllers.iter().any(
         |controller| controller["address"].as_str().unwrap().starts_with("0000:0")
             && !controller["address"].as_str().unwrap().starts_with("0000:00")
     ));
-    assert_eq!(sum(&report, "/doorpost/guest/queues", "/completions"), 512);
+    assert_eq!(sum(&report, "/doorpost/report/queues", "/completions"), 512);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn several_namespaces_with_gaps() {
     let arguments = arguments.map(|argument| format!("--qemu-arg={argument}"));
     let options = ["--drive", "null:1m", "--rw", "read"].map(String::from);
     let report = report(options.iter().chain(&arguments));
-    let files = report.pointer("/doorpost/guest/jobs/0/files").unwrap().to_string();
+    let files = report.pointer("/doorpost/report/jobs/0/files").unwrap().to_string();
     assert!(files.contains("n3\"") && files.contains("n7\""), "{files}");
     // 1 MiB, 1 MiB and 2 MiB in blocks of 4 KiB.
     assert_eq!(number(&report, "/jobs/0/read/total_ios"), 1024);

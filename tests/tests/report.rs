@@ -27,8 +27,8 @@ fn the_main_job_reads_and_reports() {
     assert!(reads > 1000, "{reads} reads in two seconds");
     assert_eq!(number(&report, "/doorpost/totals/errors"), 0);
     assert_eq!(sum(&report, "/jobs", "/error"), 0);
-    assert_eq!(sum(&report, "/doorpost/guest/queues", "/completions"), reads);
-    assert_eq!(sum(&report, "/doorpost/guest/queues", "/missed"), 0);
+    assert_eq!(sum(&report, "/doorpost/report/queues", "/completions"), reads);
+    assert_eq!(sum(&report, "/doorpost/report/queues", "/missed"), 0);
     let bytes = sum(&report, "/jobs", "/read/io_bytes");
     assert_eq!(bytes, reads * 4096);
     for job in report["jobs"].as_array().unwrap() {
@@ -37,7 +37,7 @@ fn the_main_job_reads_and_reports() {
         assert_eq!(number(job, "/read/lat_ns/N"), number(job, "/read/total_ios"));
         assert!(number(job, "/read/clat_ns/percentile/99.000000") >= number(job, "/read/clat_ns/percentile/50.000000"));
     }
-    assert!(number(&report, "/doorpost/guest/machine/clock/hertz") > 1_000_000);
+    assert!(number(&report, "/doorpost/report/machine/clock/hertz") > 1_000_000);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_ramp_is_not_counted() {
     ]);
     let runtime = number(&report, "/jobs/0/read/runtime");
     assert!((900..1500).contains(&runtime), "{runtime} ms");
-    let completions = sum(&report, "/doorpost/guest/queues", "/completions");
+    let completions = sum(&report, "/doorpost/report/queues", "/completions");
     assert_eq!(completions, number(&report, "/jobs/0/read/total_ios"));
 }
 

@@ -32,7 +32,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the proof of a queue's interrupt may take.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks for completions in a row before the loop goes round, when there is nothing else to do.
-const LOOKS: usize = 64;
+const LOOKS: u64 = 64;
 
 /// What all CPUs of a run have in common.
 pub struct Run {
@@ -525,13 +525,12 @@ impl WaitMode for Spin {
         if engine.reap_ready(cpu)? {
             return Ok(());
         }
-        for _ in 0..LOOKS {
-            engine.empty_polls += 1;
+        let mut looks = 0;
+        while looks < LOOKS && !cpu.any_ready(engine.words) {
+            looks += 1;
             core::hint::spin_loop();
-            if cpu.any_ready(engine.words) {
-                break;
-            }
         }
+        engine.empty_polls += looks;
         Ok(())
     }
 }
@@ -562,19 +561,18 @@ struct Look;
 impl WaitMode for Look {
     #[inline]
     fn find(engine: &mut Engine, _: &Cpu) -> Result<(), Failure> {
-        for _ in 0..LOOKS {
-            let mut any = false;
-            for number in 0..engine.queues.len() {
-                if engine.queues[number].pair.is_ready() {
-                    any |= engine.reap(number)? > 0;
+        let mut looks = 0;
+        while looks < LOOKS {
+            if let Some(first) = engine.queues.iter().position(|queue| queue.pair.is_ready()) {
+                for number in first..engine.queues.len() {
+                    engine.reap(number)?;
                 }
-            }
-            if any {
                 break;
             }
-            engine.empty_polls += 1;
+            looks += 1;
             core::hint::spin_loop();
         }
+        engine.empty_polls += looks;
         Ok(())
     }
 }

@@ -163,7 +163,7 @@ fn against_power_timer(port: u16) -> Option<Frequency> {
         // SAFETY: the port that ACPI names as the timer's; reading has no effect.
         unsafe { register.read() }
     };
-    let hertz = measure(&mut read, 0xff_ffff, 3_579_545, 400)?;
+    let hertz = measure(&mut read, 0xff_ffff, 3_579_545, 250)?;
     Some(Frequency {
         hertz,
         source: "ACPI timer",

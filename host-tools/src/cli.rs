@@ -73,12 +73,7 @@ pub struct RunArguments {
 
     /// What stands behind an NVMe controller: a file or block device, `null[:SIZE]` (nothing; 8g) or `scratch[:SIZE]` (a
     /// temporary file; 64m). Once per controller
-    #[arg(
-        long,
-        value_name = "FILE|null|scratch",
-        help_heading = "Machine",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "FILE|null|scratch", help_heading = "Machine")]
     pub drive: Vec<String>,
     /// The guest's architecture
     #[arg(long, value_name = "ARCH", default_value = "x86_64", help_heading = "Machine")]
@@ -405,6 +400,7 @@ mod tests {
             "no command is given; try `doorpost run --drive null`, or --help"
         );
         assert_eq!(error(&["run", "--drive"]), "--drive needs a value");
+        assert_eq!(error(&["run", "--drive", "--rw", "read"]), "--drive needs a value");
         assert_eq!(
             error(&["run", "--accel", "xen"]),
             "--accel: `xen` is none of auto, kvm, tcg"

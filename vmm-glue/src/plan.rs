@@ -72,6 +72,9 @@ pub enum PlanError {
         /// CPUs of the guest.
         vcpus: u32,
     },
+    /// More jobs than a guest can have CPUs.
+    #[error("numjobs={0} needs {0} CPUs, one for each job, but a guest has {MAX_VCPUS} at most; give fewer jobs")]
+    TooManyJobs(u32),
     /// Too many CPUs, or none.
     #[error("vcpus={0} is not a whole number from 1 to {MAX_VCPUS}")]
     Vcpus(u32),
@@ -170,8 +173,11 @@ impl Plan<'_> {
         if !job.bs.is_multiple_of(512) {
             return Err(PlanError::BlockSize(job.bs));
         }
+        if job.numjobs > MAX_VCPUS {
+            return Err(PlanError::TooManyJobs(job.numjobs));
+        }
         let vcpus = self.vcpus();
-        if self.vcpus.is_some() && job.numjobs > vcpus && vcpus > 0 {
+        if job.numjobs > vcpus && vcpus > 0 {
             return Err(PlanError::Jobs {
                 jobs: job.numjobs,
                 vcpus,
@@ -272,7 +278,7 @@ pub(crate) mod tests {
         );
         assert_eq!(
             refusal(|_| {}, &[("numjobs", "256")]),
-            "vcpus=256 is not a whole number from 1 to 255"
+            "numjobs=256 needs 256 CPUs, one for each job, but a guest has 255 at most; give fewer jobs"
         );
     }
 

@@ -12,9 +12,10 @@ use thiserror::Error;
 use workload::frame::FrameError;
 use workload::report::{Failure, FailureKind, Progress, Report, SCHEMA};
 
-use crate::accel::{self, Accel, Accelerator, ForeignKvm};
+use crate::accel::{self, Accel, Accelerator, Decision, ForeignKvm};
 use crate::attempt::{self, Attempt, Message, Terms};
 use crate::drive::{Drive, DriveError};
+use crate::guest::Arch;
 use crate::plan::{Plan, PlanError};
 use crate::qemu::{self, Qemu, QemuError};
 use crate::signals;
@@ -211,6 +212,14 @@ impl RunError {
 /// # Errors
 /// When the plan cannot be carried out, or no whole report arrived.
 pub fn run(plan: &Plan<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outcome, Failed> {
+    run_by(plan, on_event, accel::decide)
+}
+
+fn run_by(
+    plan: &Plan<'_>,
+    on_event: &mut dyn FnMut(Event<'_>),
+    decide: impl FnOnce(Accel, Arch) -> Result<Decision, ForeignKvm>,
+) -> Result<Outcome, Failed> {
     plan.check().map_err(RunError::from)?;
     let mut drives = Vec::new();
     for spec in &plan.drives {
@@ -240,7 +249,7 @@ pub fn run(plan: &Plan<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outco
     // A time beyond the clock's range is as good as a century.
     let end = end.unwrap_or_else(|| Instant::now() + Duration::from_secs(100 * 365 * 86_400));
 
-    let mut decision = accel::decide(plan.accel, plan.arch).map_err(RunError::from)?;
+    let mut decision = decide(plan.accel, plan.arch).map_err(RunError::from)?;
     let mut guest = 0;
     loop {
         let accelerator = decision.accelerator;
@@ -290,7 +299,7 @@ pub fn run(plan: &Plan<'_>, on_event: &mut dyn FnMut(Event<'_>)) -> Result<Outco
                 return Ok(Outcome { report, launcher });
             }
             Err(error @ (RunError::Ended { .. } | RunError::Silent)) if unasked_kvm && !said_hello => {
-                decision = accel::Decision {
+                decision = Decision {
                     accelerator: Accelerator::Tcg,
                     reason: Some(format!("KVM was tried first, but {error}; using TCG")),
                 };
@@ -329,4 +338,70 @@ fn image_file(image: &[u8]) -> io::Result<std::fs::File> {
     let mut file = std::fs::File::from(descriptor);
     file.write_all(image)?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::tests::plan;
+    use std::process::{Command, Stdio};
+    use workload::frame::{Frame, FrameWriter};
+
+    /// A stand-in for QEMU that gives up under KVM; under TCG the guest says that there is no drive.
+    fn fake(folder: &std::path::Path) -> PathBuf {
+        let program = folder.join("qemu");
+        let mut frames = String::new();
+        let failure = Failure {
+            kind: FailureKind::Run,
+            message: "no drive under TCG".to_string(),
+        };
+        FrameWriter::new().write(&Frame::Failure(failure), &mut frames).unwrap();
+        let script = format!(
+            "#!/bin/sh\ncase \"$*\" in\n--version) echo 'QEMU emulator version 10.0.2';;\n*'-accel kvm'*) echo 'no KVM' >&2; exit 1;;\n\
+             *) cat <<'END'\n{frames}END\nexit 5;;\nesac\n"
+        );
+        // By another process: a descriptor of ours, open for writing in a sibling test's fork, would make the program busy.
+        let mut writer = Command::new("install");
+        writer
+            .args(["-m", "755", "/dev/stdin"])
+            .arg(&program)
+            .stdin(Stdio::piped());
+        let mut writer = writer.spawn().unwrap();
+        writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        assert!(writer.wait().unwrap().success());
+        program
+    }
+
+    fn kvm(_: Accel, _: Arch) -> Result<Decision, ForeignKvm> {
+        Ok(Decision {
+            accelerator: Accelerator::Kvm,
+            reason: None,
+        })
+    }
+
+    #[test]
+    fn tcg_takes_over_once_from_a_kvm_that_nobody_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut plan = plan(&[]);
+        plan.qemu = Some(fake(folder.path()));
+        plan.accel = Accel::Auto;
+        let mut events = Vec::new();
+        let failed = run_by(&plan, &mut |event| events.push(format!("{event:?}")), kvm).unwrap_err();
+        assert_eq!(failed.to_string(), "no drive under TCG");
+        assert_eq!(
+            events,
+            [
+                "Starting(Kvm)",
+                "Note(\"KVM was tried first, but QEMU gave up with status 1 before the first frame: no KVM; using TCG\")",
+                "Starting(Tcg)"
+            ]
+        );
+        // While a demanded KVM fails.
+        plan.accel = Accel::Kvm;
+        let failed = run_by(&plan, &mut |_| {}, kvm).unwrap_err();
+        assert!(
+            failed.to_string().ends_with("before the first frame: no KVM"),
+            "{failed}"
+        );
+    }
 }

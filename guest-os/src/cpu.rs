@@ -161,10 +161,9 @@ impl Cpu {
         }
     }
 
-    /// Whether any slot of the first `words` words is marked.
-    #[inline(always)]
-    pub fn any_ready(&self, words: usize) -> bool {
-        self.ready.iter().take(words).any(|word| word.load(Relaxed) != 0)
+    /// Whether any slot is marked.
+    pub fn any_ready(&self) -> bool {
+        self.ready.iter().any(|word| word.load(Relaxed) != 0)
     }
 
     /// Says that a slot's interrupts belong here.

@@ -466,7 +466,7 @@ impl Engine {
                 queue.suspect = false;
                 continue;
             }
-            if self.wait.uses_interrupts() && queue.pair.is_ready() && !cpu.any_ready(self.words) {
+            if self.wait.uses_interrupts() && queue.pair.is_ready() && !cpu.any_ready() {
                 // Once may be chance: the interrupt is on its way. At the next look up it is lost.
                 if queue.suspect {
                     let found = self.reap(number)?;
@@ -522,11 +522,13 @@ struct Spin;
 impl WaitMode for Spin {
     #[inline]
     fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure> {
+        // Whatever arrives after this look at the counter is told by the counter.
+        let seen = cpu.device_interrupts.get();
         if engine.reap_ready(cpu)? {
             return Ok(());
         }
         let mut looks = 0;
-        while looks < LOOKS && !cpu.any_ready(engine.words) {
+        while looks < LOOKS && cpu.device_interrupts.get() == seen {
             looks += 1;
             core::hint::spin_loop();
         }
@@ -541,11 +543,12 @@ struct Sleep;
 impl WaitMode for Sleep {
     #[inline]
     fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure> {
+        let seen = cpu.device_interrupts.get();
         if !engine.reap_ready(cpu)? && engine.active > 0 {
             engine.empty_polls += 1;
             // With interrupts off, none can come between this look and the halt, which lets them in.
             arch::interrupts_off();
-            if !cpu.any_ready(engine.words) {
+            if cpu.device_interrupts.get() == seen {
                 engine.halts += 1;
                 arch::halt();
             }

@@ -153,16 +153,22 @@ impl Case {
         let ios = (long.ios - short.ios) as f64;
         let mut row = vec![self.wait.to_owned(), format!("{} x {}", self.depth, self.jobs)];
         for (counter, _) in COUNTERS {
-            let difference = long.between_marks(counter)? as f64 - short.between_marks(counter)? as f64;
             let digits = if *counter == "instructions" { 1 } else { 3 };
-            row.push(format!("{:.digits$}", difference / ios));
+            row.push(slope(
+                short.between_marks(counter)?,
+                long.between_marks(counter)?,
+                ios,
+                digits,
+            ));
         }
-        row.push(format!(
-            "{:.3}",
-            (long.interrupts as f64 - short.interrupts as f64) / ios
-        ));
+        row.push(slope(short.interrupts, long.interrupts, ios, 3));
         Ok(row)
     }
+}
+
+/// What each of `ios` further I/Os adds, in a cell. A count that chance made smaller in the longer run is no count per I/O.
+fn slope(short: u64, long: u64, ios: f64, digits: usize) -> String {
+    format!("{:.digits$}", long.saturating_sub(short) as f64 / ios)
 }
 
 impl Run {

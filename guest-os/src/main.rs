@@ -9,7 +9,8 @@
 //! | `discover` | NVMe controllers on PCI |
 //! | `run` | a run, from the job to the report |
 //! | `engine` | the loop in which a CPU runs its jobs |
-//! | `skew`, `progress`, `outbox` | clocks that agree, lines each second, frames to the host |
+//! | `skew`, `progress` | clocks that agree, lines each second |
+//! | `summary`, `outbox` | text for whoever watches, frames for the host |
 #![no_std]
 #![no_main]
 
@@ -29,6 +30,7 @@ mod outbox;
 mod progress;
 mod run;
 mod skew;
+mod summary;
 
 use alloc::string::ToString;
 

@@ -20,7 +20,7 @@ use crate::discover::{self, Attached};
 use crate::engine::job::{File, Io, Job};
 use crate::engine::{Engine, EngineQueue, RUN, run_failure};
 use crate::machine::Machine;
-use crate::{cpu, outbox, progress, skew};
+use crate::{cpu, outbox, progress, skew, summary};
 
 /// The smallest queue that is made, in entries.
 const MIN_ENTRIES: u32 = 32;
@@ -83,6 +83,7 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
             .shutdown()
             .map_err(|error| run_failure(error.to_string()))?;
     }
+    summary::print(&report);
     outbox::send(&Frame::Report(Box::new(report)));
     Ok(())
 }

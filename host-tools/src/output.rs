@@ -111,6 +111,8 @@ fn temporary(path: &Path) -> io::Result<tempfile::NamedTempFile> {
 fn check(path: &Path) -> io::Result<()> {
     let (real, replaceable) = target(path)?;
     if replaceable {
+        // A missing folder is named more plainly so.
+        fs::metadata(folder(&real))?;
         temporary(&real)?;
     } else {
         File::options().write(true).open(&real)?;

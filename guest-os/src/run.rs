@@ -49,6 +49,8 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
         .nanoseconds(MachineClock.ticks().wrapping_sub(machine.entered_at));
     let engines = start(engines);
     if let Some(failure) = engines.iter().find_map(|engine| engine.failure.clone()) {
+        // Commands may still be in flight: the controllers are stopped before their memory goes back to the heap.
+        drop(attached);
         return Err(failure);
     }
     let report = Report {

@@ -250,7 +250,11 @@ impl Job {
         if writes > 0 {
             self.write.slat.record(slat, writes);
         }
-        self.depths[depth_row(self.in_flight())] += count as u64;
+        // As fio counts: each I/O at the depth that it made.
+        let after = self.in_flight();
+        for depth in after + 1 - count..=after {
+            self.depths[depth_row(depth)] += 1;
+        }
         self.submit_batches[batch_row(count)] += 1;
     }
 

@@ -135,7 +135,7 @@ pub struct Controller {
     pub serial: String,
     /// Firmware revision.
     pub firmware: String,
-    /// NVMe version, `1.4.0`.
+    /// NVMe version, `1.4` or `1.2.1`.
     pub version: String,
     /// Vectors in the MSI-X table.
     pub vectors: u32,

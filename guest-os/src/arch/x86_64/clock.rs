@@ -100,7 +100,7 @@ fn cpuid_frequency() -> Option<Frequency> {
     let hertz = (u64::from(leaf.ecx) * u64::from(leaf.ebx)).checked_div(u64::from(leaf.eax))?;
     Some(Frequency {
         hertz: plausible(hertz)?,
-        source: "CPUID leaf 15h",
+        source: "TSC, rate from CPUID leaf 15h",
     })
 }
 
@@ -108,7 +108,7 @@ fn cpuid_frequency() -> Option<Frequency> {
 fn from_kilohertz(kilohertz: u32) -> Option<Frequency> {
     Some(Frequency {
         hertz: plausible(u64::from(kilohertz) * 1000)?,
-        source: "CPUID leaf 40000010h",
+        source: "TSC, rate from CPUID leaf 40000010h",
     })
 }
 
@@ -152,7 +152,7 @@ fn kvm_frequency() -> Option<Frequency> {
     };
     Some(Frequency {
         hertz: plausible(u64::try_from(hertz).ok()?)?,
-        source: "KVM clock",
+        source: "TSC, rate from KVM's clock",
     })
 }
 
@@ -166,7 +166,7 @@ fn against_power_timer(port: u16) -> Option<Frequency> {
     let hertz = measure(&mut read, 0xff_ffff, 3_579_545, 250)?;
     Some(Frequency {
         hertz,
-        source: "ACPI timer",
+        source: "TSC, measured against the ACPI timer",
     })
 }
 
@@ -192,7 +192,7 @@ fn against_interval_timer() -> Option<Frequency> {
     let hertz = measure(&mut read, 0xffff, 1_193_182, 200)?;
     Some(Frequency {
         hertz,
-        source: "interval timer",
+        source: "TSC, measured against the interval timer",
     })
 }
 

@@ -2,8 +2,6 @@
 
 use workload::report::{Direction, Report};
 
-use crate::println;
-
 /// Prints a few lines for each job and queue.
 pub fn print(report: &Report) {
     for job in &report.jobs {

@@ -6,6 +6,8 @@ use hal::dma::IoAddr;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use super::{FeatureId, LogId, QueueCounts};
+
 /// A command's identifier, unique among those in flight of one submission queue (Base, 3.3.3.1, CDW0.CID).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u16);
@@ -26,16 +28,24 @@ impl AdminOpcode {
     pub const DELETE_SUBMISSION_QUEUE: Self = Self(0x00);
     /// Create I/O Submission Queue (Base, 5.5).
     pub const CREATE_SUBMISSION_QUEUE: Self = Self(0x01);
+    /// Get Log Page (Base, 5.16).
+    pub const GET_LOG_PAGE: Self = Self(0x02);
     /// Delete I/O Completion Queue (Base, 5.6).
     pub const DELETE_COMPLETION_QUEUE: Self = Self(0x04);
     /// Create I/O Completion Queue (Base, 5.4).
     pub const CREATE_COMPLETION_QUEUE: Self = Self(0x05);
     /// Identify (Base, 5.17).
     pub const IDENTIFY: Self = Self(0x06);
+    /// Abort (Base, 5.1).
+    pub const ABORT: Self = Self(0x08);
     /// Set Features (Base, 5.27).
     pub const SET_FEATURES: Self = Self(0x09);
     /// Get Features (Base, 5.15).
     pub const GET_FEATURES: Self = Self(0x0a);
+    /// Asynchronous Event Request (Base, 5.2).
+    pub const ASYNC_EVENT_REQUEST: Self = Self(0x0c);
+    /// Doorbell Buffer Config (Base, 5.8).
+    pub const DOORBELL_BUFFER_CONFIG: Self = Self(0x7c);
 
     /// The specification's name.
     pub const fn name(self) -> &'static str {
@@ -47,6 +57,10 @@ impl AdminOpcode {
             Self::IDENTIFY => "Identify",
             Self::SET_FEATURES => "Set Features",
             Self::GET_FEATURES => "Get Features",
+            Self::GET_LOG_PAGE => "Get Log Page",
+            Self::ABORT => "Abort",
+            Self::ASYNC_EVENT_REQUEST => "Asynchronous Event Request",
+            Self::DOORBELL_BUFFER_CONFIG => "Doorbell Buffer Config",
             _ => "Admin Command",
         }
     }
@@ -76,6 +90,14 @@ impl NvmOpcode {
     pub const WRITE: Self = Self(0x01);
     /// Read (NVM, 3.2.4).
     pub const READ: Self = Self(0x02);
+    /// Compare (NVM, 3.2.1).
+    pub const COMPARE: Self = Self(0x05);
+    /// Write Zeroes (NVM, 3.2.8).
+    pub const WRITE_ZEROES: Self = Self(0x08);
+    /// Dataset Management (NVM, 3.2.3).
+    pub const DATASET_MANAGEMENT: Self = Self(0x09);
+    /// Verify (NVM, 3.2.5).
+    pub const VERIFY: Self = Self(0x0c);
 
     /// The specification's name.
     pub const fn name(self) -> &'static str {
@@ -83,6 +105,10 @@ impl NvmOpcode {
             Self::FLUSH => "Flush",
             Self::WRITE => "Write",
             Self::READ => "Read",
+            Self::COMPARE => "Compare",
+            Self::WRITE_ZEROES => "Write Zeroes",
+            Self::DATASET_MANAGEMENT => "Dataset Management",
+            Self::VERIFY => "Verify",
             _ => "NVM Command",
         }
     }
@@ -110,45 +136,8 @@ pub enum IdentifyKind {
     Controller = 0x01,
     /// CNS 02h: up to 1024 ids of active namespaces, those greater than the NSID given (Base, 5.17.2.2).
     ActiveNamespaces = 0x02,
-}
-
-/// A feature's identifier (Base, 5.27.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct FeatureId(pub u8);
-
-impl FeatureId {
-    /// Number of Queues (Base, 5.27.1.5).
-    pub const NUMBER_OF_QUEUES: Self = Self(0x07);
-}
-
-/// How many I/O queues are asked for or granted (Base, 5.27.1.5): CDW11 of Set Features, dword 0 of its completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueCounts {
-    /// Submission queues, 1 to 65536.
-    pub submission: u32,
-    /// Completion queues, 1 to 65536.
-    pub completion: u32,
-}
-
-impl QueueCounts {
-    /// Reads the two zero-based halves.
-    pub const fn from_dword(value: u32) -> Self {
-        Self {
-            submission: (value & 0xffff) + 1,
-            completion: (value >> 16) + 1,
-        }
-    }
-
-    /// The two zero-based halves.
-    ///
-    /// # Panics
-    /// When a count is not 1 to 65536.
-    pub const fn to_dword(self) -> u32 {
-        assert!(self.submission >= 1 && self.submission <= 1 << 16);
-        assert!(self.completion >= 1 && self.completion <= 1 << 16);
-        (self.completion - 1) << 16 | (self.submission - 1)
-    }
+    /// CNS 03h: what identifies the namespace of that id, its I/O command set among it (Base, 5.17.2.3).
+    NamespaceDescriptors = 0x03,
 }
 
 /// Where a command's data lies, as PRPs (Base, 4.1.1): PRP1 with an offset into its page, PRP2 the second page or a list.
@@ -229,6 +218,25 @@ const _: () = assert!(size_of::<Command>() == 64);
 const PHYSICALLY_CONTIGUOUS: u32 = 1;
 /// Bit 1 of CDW11 when a completion queue is created: interrupts enabled (IEN).
 const INTERRUPTS_ENABLED: u32 = 1 << 1;
+/// Bit 2 of CDW11 of Dataset Management: deallocate (AD).
+pub const DEALLOCATE: u32 = 1 << 2;
+
+/// A range of blocks of a Dataset Management command (NVM, 3.2.3, "Range Definition").
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct DatasetRange {
+    /// Context attributes; 0 says nothing.
+    pub attributes: U32,
+    /// Length in blocks.
+    pub blocks: U32,
+    /// Starting LBA.
+    pub slba: U64,
+}
+
+/// Whether an Abort command aborted its command, by dword 0 of its completion (Base, 5.1).
+pub const fn abort_succeeded(result: u32) -> bool {
+    result & 1 == 0
+}
 
 impl Command {
     fn admin(opcode: AdminOpcode, nsid: u32, data: DataPointer, cdw10: u32, cdw11: u32) -> Self {
@@ -258,6 +266,54 @@ impl Command {
             feature,
             counts.to_dword(),
         )
+    }
+
+    /// Set Features of `feature` with this CDW11 (Base, 5.27); `data` where the feature has some.
+    pub fn set_feature(feature: FeatureId, cdw11: u32, data: DataPointer) -> Self {
+        Self::admin(AdminOpcode::SET_FEATURES, 0, data, feature.0.into(), cdw11)
+    }
+
+    /// Get Features of `feature`, its current value (Base, 5.15); the value is dword 0 of the completion.
+    pub fn get_feature(feature: FeatureId, cdw11: u32) -> Self {
+        let none = DataPointer::default();
+        Self::admin(AdminOpcode::GET_FEATURES, 0, none, feature.0.into(), cdw11)
+    }
+
+    /// Abort (Base, 5.1) of command `id` of submission queue `queue`. Bit 0 of dword 0 of the completion is 0 when the
+    /// command was aborted: [`abort_succeeded`].
+    pub fn abort(queue: u16, id: CommandId) -> Self {
+        let cdw10 = u32::from(id.0) << 16 | u32::from(queue);
+        Self::admin(AdminOpcode::ABORT, 0, DataPointer::default(), cdw10, 0)
+    }
+
+    /// Asynchronous Event Request (Base, 5.2): it completes when there is an event, maybe never.
+    pub fn async_event_request() -> Self {
+        Self::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 0, DataPointer::default(), 0, 0)
+    }
+
+    /// Get Log Page (Base, 5.16): the first `bytes` bytes of a log page, which is the controller's when `nsid` is
+    /// FFFFFFFFh. Unless `retain_event`, an event that told of this page may be sent again.
+    ///
+    /// # Panics
+    /// When `bytes` is no multiple of 4, or 0.
+    pub fn get_log_page(log: LogId, nsid: u32, bytes: usize, retain_event: bool, data: DataPointer) -> Self {
+        assert!(
+            bytes > 0 && bytes.is_multiple_of(4) && bytes <= 1 << 30,
+            "a log page of {bytes} bytes"
+        );
+        let dwords = (bytes / 4 - 1) as u32;
+        let cdw10 = (dwords & 0xffff) << 16 | u32::from(retain_event) << 15 | u32::from(log.0);
+        Self::admin(AdminOpcode::GET_LOG_PAGE, nsid, data, cdw10, dwords >> 16)
+    }
+
+    /// Doorbell Buffer Config (Base, 5.8): where the driver leaves its doorbell values, and where the controller says from
+    /// which value on it wants to be told. Each is one memory page, laid out as the doorbell registers are.
+    pub fn doorbell_buffer_config(shadow: IoAddr, event_index: IoAddr) -> Self {
+        let data = DataPointer {
+            prp1: shadow.value(),
+            prp2: event_index.value(),
+        };
+        Self::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG, 0, data, 0, 0)
     }
 
     /// Create I/O Completion Queue (Base, 5.4).
@@ -321,6 +377,59 @@ impl Command {
     /// When `blocks` is not 1 to 65536.
     pub fn write(nsid: u32, slba: u64, blocks: u32, data: &DataPointer) -> Self {
         Self::transfer(NvmOpcode::WRITE, nsid, slba, blocks, data)
+    }
+
+    /// Compare (NVM, 3.2.1) of `blocks` blocks from `slba` on with memory: ends with Compare Failure when they differ.
+    ///
+    /// # Panics
+    /// When `blocks` is not 1 to 65536.
+    pub fn compare(nsid: u32, slba: u64, blocks: u32, data: &DataPointer) -> Self {
+        Self::transfer(NvmOpcode::COMPARE, nsid, slba, blocks, data)
+    }
+
+    /// Verify (NVM, 3.2.5): the controller reads `blocks` blocks from `slba` on, and transfers nothing.
+    ///
+    /// # Panics
+    /// When `blocks` is not 1 to 65536.
+    pub fn verify(nsid: u32, slba: u64, blocks: u32) -> Self {
+        Self::transfer(NvmOpcode::VERIFY, nsid, slba, blocks, &DataPointer::default())
+    }
+
+    /// Write Zeroes (NVM, 3.2.8): `blocks` blocks from `slba` on read as zeroes afterwards. With `deallocate` the controller
+    /// may drop them, if they still read as zeroes then (CDW12.DEAC).
+    ///
+    /// # Panics
+    /// When `blocks` is not 1 to 65536.
+    pub fn write_zeroes(nsid: u32, slba: u64, blocks: u32, deallocate: bool) -> Self {
+        let mut command = Self::transfer(NvmOpcode::WRITE_ZEROES, nsid, slba, blocks, &DataPointer::default());
+        command.cdw10[2] = U32::new(command.cdw10[2].get() | u32::from(deallocate) << 25);
+        command
+    }
+
+    /// Dataset Management (NVM, 3.2.3) that deallocates (CDW11.AD) `ranges` ranges; `data` points at as many
+    /// [`DatasetRange`]s.
+    ///
+    /// # Panics
+    /// When `ranges` is not 1 to 256.
+    pub fn deallocate(nsid: u32, ranges: u32, data: &DataPointer) -> Self {
+        assert!(
+            (1..=256).contains(&ranges),
+            "{ranges} ranges; 1 to 256 can be asked for"
+        );
+        let mut command = Self {
+            opcode: NvmOpcode::DATASET_MANAGEMENT.0,
+            nsid: U32::new(nsid),
+            ..Self::default()
+        };
+        command.set_data(data);
+        command.cdw10[0] = U32::new(ranges - 1);
+        command.cdw10[1] = U32::new(DEALLOCATE);
+        command
+    }
+
+    /// The number of ranges of a Dataset Management command, 1 to 256.
+    pub const fn ranges(&self) -> u32 {
+        (self.cdw10[0].get() & 0xff) + 1
     }
 
     /// Flush (Base, 7.1): what was written to the namespace becomes durable.
@@ -492,13 +601,38 @@ mod tests {
     }
 
     #[test]
-    fn queue_counts_are_zero_based() {
-        let counts = QueueCounts {
-            submission: 4,
-            completion: 65535,
-        };
-        assert_eq!(counts.to_dword(), 0xfffe_0003);
-        assert_eq!(QueueCounts::from_dword(0xfffe_0003), counts);
+    fn admin_commands_are_laid_out_as_specified() {
+        let none = DataPointer::default();
+        let dwords = |command: Command| command.cdw10.map(|dword| dword.get());
+        assert_eq!(dwords(Command::abort(3, CommandId(0x1234)))[0], 0x1234_0003);
+        assert!(abort_succeeded(0) && !abort_succeeded(1));
+        let log = Command::get_log_page(LogId::SMART, u32::MAX, 512, true, none);
+        assert_eq!((log.opcode, dwords(log)), (2, [0x007f_8002, 0, 0, 0, 0, 0]));
+        let log = Command::get_log_page(LogId::ERROR_INFORMATION, u32::MAX, 64 * 8192, false, none);
+        assert_eq!(dwords(log)[..2], [0xffff_0001, 1]);
+        let buffers = Command::doorbell_buffer_config(IoAddr::new(0x1000), IoAddr::new(0x2000));
+        assert_eq!(
+            (buffers.opcode, buffers.prp1.get(), buffers.prp2.get()),
+            (0x7c, 0x1000, 0x2000)
+        );
+        let feature = Command::set_feature(FeatureId::INTERRUPT_COALESCING, 0x0a07, none);
+        assert_eq!(dwords(feature)[..2], [8, 0x0a07]);
+    }
+
+    #[test]
+    fn commands_without_transfer_are_laid_out_as_specified() {
+        let zeroes = Command::write_zeroes(1, 5, 16, true);
+        assert_eq!(
+            (zeroes.opcode, zeroes.cdw10[2].get(), zeroes.blocks()),
+            (8, 1 << 25 | 15, 16)
+        );
+        let data = DataPointer { prp1: 0x4000, prp2: 0 };
+        let discard = Command::deallocate(1, 256, &data);
+        assert_eq!((discard.opcode, discard.ranges(), discard.data()), (9, 256, data));
+        assert_eq!((discard.cdw10[0].get(), discard.cdw10[1].get()), (255, 4));
+        assert_eq!(size_of::<DatasetRange>(), 16);
+        assert_eq!(Command::verify(1, 0, 1).opcode, 0xc);
+        assert_eq!(Command::compare(1, 0, 1, &data).opcode, 5);
     }
 
     #[test]

@@ -40,14 +40,34 @@ pub struct IdentifyController {
     pub resume_latency: U32,
     /// RTD3E: the typical time of a normal shutdown in microseconds; 0 is not reported.
     pub entry_latency: U32,
-    /// OAES, CTRATT, RRLS and reserved bytes.
-    pub bytes_92: [u8; 19],
+    /// OAES: optional asynchronous events.
+    pub optional_async_events: U32,
+    /// CTRATT, RRLS and reserved bytes.
+    pub bytes_96: [u8; 15],
     /// CNTRLTYPE.
     pub controller_type: u8,
     /// FGUID up to byte 255.
     pub bytes_112: [u8; 144],
-    /// OACS up to byte 511.
-    pub bytes_256: [u8; 256],
+    /// OACS: optional admin commands.
+    pub optional_admin_commands: U16,
+    /// ACL: Abort commands that may be outstanding, less one.
+    pub abort_limit: u8,
+    /// AERL: Asynchronous Event Requests that may be outstanding, less one.
+    pub async_event_limit: u8,
+    /// FRMW.
+    pub firmware_updates: u8,
+    /// LPA.
+    pub log_attributes: u8,
+    /// ELPE: entries of the error log, less one.
+    pub error_log_entries: u8,
+    /// NPSS: power states, less one.
+    pub power_states: u8,
+    /// AVSCC.
+    pub vendor_command_attributes: u8,
+    /// APSTA: bit 0 says that there are autonomous power state transitions.
+    pub autonomous_power_states: u8,
+    /// WCTEMP up to byte 511.
+    pub bytes_266: [u8; 246],
     /// SQES: required (low half) and largest (high half) submission entry size, as powers of two.
     pub submission_entry_size: u8,
     /// CQES: required (low half) and largest (high half) completion entry size, as powers of two.
@@ -110,6 +130,32 @@ bitflags! {
         const _ = !0;
     }
 
+    /// OACS: optional admin commands (Base, 5.17.2.1).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OptionalAdminCommands: u16 {
+        /// Security Send and Receive.
+        const SECURITY = 1 << 0;
+        /// Format NVM.
+        const FORMAT = 1 << 1;
+        /// Firmware Commit and Image Download.
+        const FIRMWARE = 1 << 2;
+        /// Namespace Management and Attachment.
+        const NAMESPACE_MANAGEMENT = 1 << 3;
+        /// Doorbell Buffer Config.
+        const DOORBELL_BUFFER_CONFIG = 1 << 8;
+        const _ = !0;
+    }
+
+    /// OAES: asynchronous events that have to be switched on (Base, 5.17.2.1).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct OptionalAsyncEvents: u32 {
+        /// Namespace attribute notices.
+        const NAMESPACE_ATTRIBUTES = 1 << 8;
+        /// Firmware activation notices.
+        const FIRMWARE_ACTIVATION = 1 << 9;
+        const _ = !0;
+    }
+
     /// VWC: volatile write cache (Base, 5.17.2.1).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct VolatileWriteCache: u8 {
@@ -134,6 +180,21 @@ impl IdentifyController {
     /// VER.
     pub const fn version(&self) -> Version {
         Version(self.version.get())
+    }
+
+    /// OACS.
+    pub const fn optional_admin_commands(&self) -> OptionalAdminCommands {
+        OptionalAdminCommands::from_bits_retain(self.optional_admin_commands.get())
+    }
+
+    /// OAES.
+    pub const fn optional_async_events(&self) -> OptionalAsyncEvents {
+        OptionalAsyncEvents::from_bits_retain(self.optional_async_events.get())
+    }
+
+    /// APSTA bit 0.
+    pub const fn has_autonomous_power_states(&self) -> bool {
+        self.autonomous_power_states & 1 != 0
     }
 
     /// ONCS.
@@ -246,6 +307,47 @@ impl LbaFormat {
     }
 }
 
+/// CSI, an I/O command set (Base, 5.17.2.3, "Command Set Identifier").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct CommandSet(pub u8);
+
+impl CommandSet {
+    /// NVM: blocks.
+    pub const NVM: Self = Self(0x00);
+    /// Key Value.
+    pub const KEY_VALUE: Self = Self(0x01);
+    /// Zoned Namespace: blocks that are written in order, zone by zone.
+    pub const ZONED: Self = Self(0x02);
+}
+
+/// NIDT of a descriptor that holds a namespace's CSI.
+const COMMAND_SET_DESCRIPTOR: u8 = 0x04;
+/// Bytes before a descriptor's identifier: NIDT, NIDL and two reserved ones.
+const DESCRIPTOR_HEADER: usize = 4;
+
+/// The I/O command set of a namespace, out of its list of identification descriptors, CNS 03h (Base, 5.17.2.3); `None`
+/// where the list does not say.
+pub fn described_command_set(list: &[u8; IDENTIFY_BYTES]) -> Option<CommandSet> {
+    let mut rest = &list[..];
+    while let [kind, length, _, _, ..] = *rest {
+        let end = DESCRIPTOR_HEADER + usize::from(length);
+        if length == 0 || end > rest.len() {
+            return None;
+        }
+        if kind == COMMAND_SET_DESCRIPTOR {
+            return Some(CommandSet(rest[DESCRIPTOR_HEADER]));
+        }
+        rest = &rest[end..];
+    }
+    None
+}
+
+/// The descriptor that tells of a namespace's I/O command set, for a list of identification descriptors.
+pub const fn command_set_descriptor(set: CommandSet) -> [u8; 5] {
+    [COMMAND_SET_DESCRIPTOR, 1, 0, 0, set.0]
+}
+
 #[cfg(test)]
 mod tests {
     use core::mem::offset_of;
@@ -258,6 +360,11 @@ mod tests {
         assert_eq!(offset_of!(IdentifyController, version), 80);
         assert_eq!(offset_of!(IdentifyController, entry_latency), 88);
         assert_eq!(offset_of!(IdentifyController, controller_type), 111);
+        assert_eq!(offset_of!(IdentifyController, optional_async_events), 92);
+        assert_eq!(offset_of!(IdentifyController, optional_admin_commands), 256);
+        assert_eq!(offset_of!(IdentifyController, async_event_limit), 259);
+        assert_eq!(offset_of!(IdentifyController, error_log_entries), 262);
+        assert_eq!(offset_of!(IdentifyController, autonomous_power_states), 265);
         assert_eq!(offset_of!(IdentifyController, submission_entry_size), 512);
         assert_eq!(offset_of!(IdentifyController, namespaces), 516);
         assert_eq!(offset_of!(IdentifyController, optional_nvm_commands), 520);
@@ -276,5 +383,20 @@ mod tests {
         let format = LbaFormat::new(12, 8);
         assert_eq!((format.data_shift(), format.metadata()), (12, 8));
         assert_eq!(format.0.get(), 0x000c_0008);
+    }
+
+    #[test]
+    fn the_command_set_is_found_behind_other_descriptors() {
+        let mut list = [0; IDENTIFY_BYTES];
+        assert_eq!(described_command_set(&list), None);
+        list[..2].copy_from_slice(&[3, 16]);
+        assert_eq!(described_command_set(&list), None);
+        list[20..25].copy_from_slice(&command_set_descriptor(CommandSet::ZONED));
+        assert_eq!(described_command_set(&list), Some(CommandSet::ZONED));
+        // Lengths that lead beyond the list, and a list without an end.
+        list[1] = 255;
+        assert_eq!(described_command_set(&list), None);
+        assert_eq!(described_command_set(&[1; IDENTIFY_BYTES]), None);
+        assert_eq!(described_command_set(&[4; IDENTIFY_BYTES]), Some(CommandSet(4)));
     }
 }

@@ -22,6 +22,8 @@ pub enum Register {
     Cc = 0x14,
     /// Controller Status.
     Csts = 0x1c,
+    /// NVM Subsystem Reset; there with [`Capabilities::SUBSYSTEM_RESET`].
+    Nssr = 0x20,
     /// Admin Queue Attributes.
     Aqa = 0x24,
     /// Admin Submission Queue Base Address, 64 bits.
@@ -38,6 +40,9 @@ impl Register {
         self as usize
     }
 }
+
+/// What to write to NSSR for a reset of the NVM subsystem, "NVMe" (Base, 3.1.3.7).
+pub const SUBSYSTEM_RESET: u32 = 0x4e56_4d65;
 
 /// Where the doorbells begin (PCIe, 3.1.2).
 pub const DOORBELLS: usize = 0x1000;

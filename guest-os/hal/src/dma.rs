@@ -8,6 +8,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -143,6 +144,8 @@ pub struct DmaBuffer {
 
 // SAFETY: the buffer owns its memory; all accesses are volatile words.
 unsafe impl Send for DmaBuffer {}
+// SAFETY: a shared reference only reads memory, by volatile words.
+unsafe impl Sync for DmaBuffer {}
 
 impl Drop for DmaBuffer {
     fn drop(&mut self) {
@@ -259,6 +262,76 @@ impl DmaBuffer {
     }
 }
 
+/// DMA memory whose 32-bit words several CPUs use, each words of its own or not: shadow doorbells.
+///
+/// It is released with the last handle, [`DmaWord`]s included.
+#[derive(Clone, Debug)]
+pub struct SharedDma(Arc<DmaBuffer>);
+
+impl SharedDma {
+    /// Shares `buffer`.
+    pub fn new(buffer: DmaBuffer) -> Self {
+        Self(Arc::new(buffer))
+    }
+
+    /// The address of the first byte for the device.
+    pub fn address(&self) -> IoAddr {
+        self.0.address
+    }
+
+    /// The word at `offset` bytes.
+    ///
+    /// # Panics
+    /// When the offset is misaligned, or outside.
+    pub fn word(&self, offset: usize) -> DmaWord {
+        let word = self.0.at::<u32>(offset);
+        DmaWord {
+            // SAFETY: a pointer into memory that was allocated is not null.
+            word: unsafe { NonNull::new_unchecked(word) },
+            _buffer: self.0.clone(),
+        }
+    }
+
+    /// Sets every word to 0.
+    pub fn clear(&self) {
+        for offset in (0..=self.0.length - 4).step_by(4) {
+            self.word(offset).store(0);
+        }
+    }
+}
+
+/// A 32-bit word of DMA memory (little-endian) that CPUs share with a device, and keep alive.
+#[derive(Debug)]
+pub struct DmaWord {
+    word: NonNull<u32>,
+    /// Held for the word.
+    _buffer: Arc<DmaBuffer>,
+}
+
+// SAFETY: a word is an address into memory that the handle keeps alive; all accesses are atomic.
+unsafe impl Send for DmaWord {}
+// SAFETY: as above.
+unsafe impl Sync for DmaWord {}
+impl DmaWord {
+    #[inline(always)]
+    fn atomic(&self) -> &AtomicU32 {
+        // SAFETY: aligned and inside the buffer, which lives as long as this handle; every access goes through here.
+        unsafe { AtomicU32::from_ptr(self.word.as_ptr()) }
+    }
+
+    /// Reads the word; other accesses may move around it, unless a barrier holds them.
+    #[inline(always)]
+    pub fn load(&self) -> u32 {
+        u32::from_le(self.atomic().load(Ordering::Relaxed))
+    }
+
+    /// Writes the word; other accesses may move around it, unless a barrier holds them.
+    #[inline(always)]
+    pub fn store(&self, value: u32) {
+        self.atomic().store(value.to_le(), Ordering::Relaxed);
+    }
+}
+
 /// A ring or table of equal entries of `T` in DMA memory: a queue of submissions, of completions, an MSI translation table.
 ///
 /// `T` is made of whole 64-bit words (a compile-time check), and an entry is written and read word by word.
@@ -319,6 +392,22 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaRing<T> {
         }
     }
 
+    /// Writes entry `index` as [`write`](Self::write) does, but with `first` (in the CPU's byte order) for its first word: a
+    /// template with one word of its own. No copy of the whole entry is made on the way.
+    #[inline(always)]
+    pub fn write_with(&mut self, index: usize, first: u64, rest: &T) {
+        const { assert!(align_of::<T>() >= 8, "an entry aligned to its words") };
+        let target = self.entry(index);
+        let source = core::ptr::from_ref(rest).cast::<u64>();
+        // SAFETY: `target` has `WORDS` aligned words.
+        unsafe { target.write_volatile(first.to_le()) };
+        for word in 1..Self::WORDS {
+            // SAFETY: both have `WORDS` aligned words. The loads are volatile so that each is followed by its store: loaded
+            // all at once, the words would not fit into registers.
+            unsafe { target.add(word).write_volatile(source.add(word).read_volatile()) }
+        }
+    }
+
     /// Reads entry `index`, its words in ascending order; the copy is private.
     #[inline(always)]
     pub fn read(&self, index: usize) -> T {
@@ -367,6 +456,34 @@ mod tests {
         assert_eq!(seen, [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
         ring.clear();
         assert_eq!(ring.read(3), [0; 4]);
+    }
+
+    #[test]
+    fn a_template_is_written_with_a_first_word_of_its_own() {
+        let bus = FakeDma::new(1 << 20);
+        let mut ring = DmaRing::<[u64; 3]>::new(&bus.dma(), 4, 4096).unwrap();
+        ring.write_with(2, 0x1122, &[7, 8u64.to_le(), 9u64.to_le()]);
+        assert_eq!([0, 1, 2].map(|word| ring.read_word(2, word)), [0x1122, 8, 9]);
+        assert_eq!((ring.read(1), ring.read(3)), ([0; 3], [0; 3]));
+    }
+
+    #[test]
+    fn shared_words_live_as_long_as_any_handle() {
+        let bus = FakeDma::new(1 << 20);
+        let shared = SharedDma::new(bus.dma().allocate(4096, 4096).unwrap());
+        let (address, word) = (shared.address(), shared.word(4092));
+        word.store(0x0102_0304);
+        shared.word(0).store(9);
+        let mut seen = [0; 4];
+        bus.read(address.offset(4092), &mut seen).unwrap();
+        assert_eq!(seen, [4, 3, 2, 1]);
+        shared.clear();
+        assert_eq!((word.load(), shared.word(0).load()), (0, 0));
+        drop(shared);
+        bus.write(address.offset(4092), &[5, 0, 0, 0]).unwrap();
+        assert_eq!(word.load(), 5);
+        drop(word);
+        assert_eq!(bus.live(), 0);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use core::arch::asm;
-use core::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{Ordering, compiler_fence, fence};
 
 /// # Safety
 /// `address` is a mapped, naturally aligned device register of 8 bits.
@@ -71,4 +71,10 @@ pub(crate) fn dma_rmb() {
 #[inline(always)]
 pub(crate) fn mmio_wmb() {
     compiler_fence(Ordering::SeqCst);
+}
+
+/// A load may overtake an earlier store, even here: it takes a fence.
+#[inline(always)]
+pub(crate) fn dma_mb() {
+    fence(Ordering::SeqCst);
 }

@@ -1,5 +1,6 @@
 //! Admin commands, polled one at a time, and the I/O queues that they create.
 
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use hal::clock::Clock;
@@ -9,6 +10,7 @@ use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
 use crate::controller::Controller;
 use crate::error::Error;
+use crate::events::EVENT_TOKEN;
 use crate::queue::{QueuePair, QueueParameters};
 use crate::spec::{
     AdminOpcode, Command, ControllerStatus, CreateCompletionQueue, CreateSubmissionQueue, DOORBELLS, DataPointer,
@@ -26,7 +28,8 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
     /// # Errors
     /// See [`Error`].
     pub fn request_queues(&mut self, wanted: u16) -> Result<u16, Error> {
-        let wanted = u32::from(wanted.max(1));
+        self.settings.queues = wanted.max(1);
+        let wanted = u32::from(self.settings.queues);
         let result = self.submit(&Command::set_number_of_queues(QueueCounts {
             submission: wanted,
             completion: wanted,
@@ -54,7 +57,33 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
     /// # Errors
     /// See [`Error`]. When the submission queue cannot be created, the completion queue is deleted again.
     pub fn create_queue_pair(&mut self, qid: u16, entries: u16, vector: Option<u16>) -> Result<QueuePair<M>, Error> {
-        if qid == 0 || qid > self.granted || self.created.contains(&qid) {
+        self.check_queue_id(qid)?;
+        let capabilities = self.info.capabilities;
+        let most = u16::try_from(capabilities.maximum_queue_entries()).unwrap_or(u16::MAX);
+        let stride = capabilities.doorbell_stride();
+        let parameters = QueueParameters {
+            controller: self.name.clone(),
+            id: qid,
+            entries: entries.clamp(2, most),
+            vector,
+            page_size: self.info.page_size,
+            doorbell_stride: stride,
+            shadow: self.shadow.as_ref().and_then(|pages| pages.doorbells(qid, stride)),
+        };
+        let pair = QueuePair::new(&self.registers, &self.dma, parameters).map_err(self.dma_error())?;
+        match self.attach(&pair) {
+            Ok(()) => Ok(pair),
+            Err(error) => {
+                if !self.knows(&pair) {
+                    pair.release();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn check_queue_id(&self, qid: u16) -> Result<(), Error> {
+        if qid == 0 || qid > self.granted || self.created.iter().any(|(created, _)| *created == qid) {
             let (controller, granted) = (self.name.clone(), self.granted);
             return Err(Error::NoSuchQueue {
                 controller,
@@ -62,54 +91,80 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
                 granted,
             });
         }
-        let capabilities = self.info.capabilities;
-        let most = u16::try_from(capabilities.maximum_queue_entries()).unwrap_or(u16::MAX);
-        let entries = entries.clamp(2, most);
-        let parameters = QueueParameters {
-            controller: self.name.clone(),
-            id: qid,
-            entries,
-            vector,
-            page_size: self.info.page_size,
-            doorbell_stride: capabilities.doorbell_stride(),
-        };
-        let pair = QueuePair::new(&self.registers, &self.dma, parameters).map_err(self.dma_error())?;
+        Ok(())
+    }
+
+    /// Whether the device may know the queues of this pair.
+    pub(crate) fn knows(&self, pair: &QueuePair<M>) -> bool {
+        self.created.contains(&(pair.id(), pair.submission_address()))
+    }
+
+    /// Has the device create the queues of `pair`, which are empty. After an error, [`knows`](Self::knows) tells whether it
+    /// may use them all the same.
+    pub(crate) fn attach(&mut self, pair: &QueuePair<M>) -> Result<(), Error> {
+        let qid = pair.id();
+        pair.clear_shadow();
+        self.created.push((qid, pair.submission_address()));
         let completions = CreateCompletionQueue {
             qid,
-            entries,
+            entries: pair.entries(),
             address: pair.completion_address(),
-            vector,
+            vector: pair.vector(),
         };
-        if let Err(error) = self.submit(&Command::create_completion_queue(&completions)) {
-            return Err(given_up(pair, error));
-        }
         let submissions = CreateSubmissionQueue {
             qid,
-            entries,
+            entries: pair.entries(),
             address: pair.submission_address(),
             completion_queue: qid,
         };
-        if let Err(error) = self.submit(&Command::create_submission_queue(&submissions)) {
-            return Err(match self.submit(&Command::delete_completion_queue(qid)) {
-                Ok(_) => given_up(pair, error),
-                // The completion queue may still be the device's: its memory stays allocated.
-                Err(_) => error,
-            });
+        let refused = |error: &Error| matches!(error, Error::Status { .. } | Error::Stopped { .. });
+        if let Err(error) = self.submit(&Command::create_completion_queue(&completions)) {
+            if refused(&error) {
+                self.forget(qid);
+            }
+            return Err(error);
         }
-        self.created.push(qid);
-        Ok(pair)
+        if let Err(error) = self.submit(&Command::create_submission_queue(&submissions)) {
+            // Without the second, the completion queue may still be the device's.
+            if refused(&error) && self.submit(&Command::delete_completion_queue(qid)).is_ok() {
+                self.forget(qid);
+            }
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, qid: u16) {
+        self.created.retain(|(created, _)| *created != qid);
     }
 
     /// Deletes both queues and frees their memory. Commands in flight are lost: their completions are not seen any more.
+    /// Queues that a reset took away, and that were not created again, are only freed.
     ///
     /// # Errors
     /// See [`Error`]. The queues' memory is then not freed, as the device may still use it.
     pub fn delete_queue_pair(&mut self, pair: QueuePair<M>) -> Result<(), Error> {
-        self.submit(&Command::delete_submission_queue(pair.id()))?;
-        self.submit(&Command::delete_completion_queue(pair.id()))?;
-        self.created.retain(|&qid| qid != pair.id());
+        self.check_owner(&pair)?;
+        if self.knows(&pair) {
+            self.submit(&Command::delete_submission_queue(pair.id()))?;
+            self.submit(&Command::delete_completion_queue(pair.id()))?;
+            self.forget(pair.id());
+        }
         pair.release();
         Ok(())
+    }
+
+    /// A pair of another controller is none of ours, whatever its id.
+    pub(crate) fn check_owner(&self, pair: &QueuePair<M>) -> Result<(), Error> {
+        if Arc::ptr_eq(pair.controller(), &self.name) {
+            Ok(())
+        } else {
+            Err(Error::NoSuchQueue {
+                controller: self.name.clone(),
+                queue: pair.id(),
+                granted: self.granted,
+            })
+        }
     }
 
     /// Reads an identify data structure.
@@ -119,16 +174,21 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         nsid: u32,
     ) -> Result<T, Error> {
         const { assert!(size_of::<T>() <= IDENTIFY_BYTES) };
-        let (_, page) = self.admin(AdminOpcode::IDENTIFY)?;
-        // A device that writes nothing must not show an earlier structure again.
-        page.clear();
-        let data = DataPointer::within_page(page.address());
+        let data = self.data_page(AdminOpcode::IDENTIFY)?;
         self.submit(&Command::identify(kind, nsid, data))?;
         let (_, page) = self.admin(AdminOpcode::IDENTIFY)?;
         Ok(page.read(0))
     }
 
-    fn admin(&mut self, command: AdminOpcode) -> Result<&mut (QueuePair<M>, DmaBuffer), Error> {
+    /// Points at the page for data of an admin command, 4096 bytes, zeroed: a device that writes nothing must not show
+    /// earlier data again.
+    pub(crate) fn data_page(&mut self, command: AdminOpcode) -> Result<DataPointer, Error> {
+        let (_, page) = self.admin(command)?;
+        page.clear();
+        Ok(DataPointer::within_page(page.address()))
+    }
+
+    pub(crate) fn admin(&mut self, command: AdminOpcode) -> Result<&mut (QueuePair<M>, DmaBuffer), Error> {
         let stopped = |reason| Error::Stopped {
             controller: self.name.clone(),
             command,
@@ -145,8 +205,12 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
     ///
     /// After anything but an error status the admin queue is not used any more: a late completion or a late transfer into
     /// the data page must not be taken for those of another command.
-    fn submit(&mut self, command: &Command) -> Result<u32, Error> {
+    pub(crate) fn submit(&mut self, command: &Command) -> Result<u32, Error> {
         let result = self.submit_and_wait(command);
+        self.stop_after(result)
+    }
+
+    pub(crate) fn stop_after<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         match result {
             Ok(_) | Err(Error::Status { .. } | Error::Stopped { .. }) => {}
             Err(_) => self.stopped = Some("an earlier admin command failed for good"),
@@ -161,7 +225,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         let mut next_look = self.clock.deadline(STATUS_INTERVAL);
 
         let (pair, _) = self.admin(opcode)?;
-        // One command at a time, so that there is always room.
+        // One command at a time, and event requests leave it its place, so that there is always room.
         if pair.write(command, opcode.0.into()).is_err() {
             return Err(self.expired(opcode, after));
         }
@@ -171,6 +235,11 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             let (pair, _) = self.admin(opcode)?;
             if let Some(completion) = pair.poll()? {
                 pair.acknowledge();
+                if completion.token == EVENT_TOKEN {
+                    // At most as often as requests are outstanding.
+                    self.note_event(&completion);
+                    continue;
+                }
                 return if completion.status.is_success() {
                     Ok(completion.result)
                 } else {
@@ -214,12 +283,4 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             length: self.registers.len(),
         }
     }
-}
-
-/// Frees the memory of queues that the device refused, and only then; returns the reason.
-fn given_up<M: Mmio>(pair: QueuePair<M>, error: Error) -> Error {
-    if matches!(error, Error::Status { .. } | Error::Stopped { .. }) {
-        pair.release();
-    }
-    error
 }

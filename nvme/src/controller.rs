@@ -9,21 +9,26 @@ use core::time::Duration;
 
 use hal::barrier::mmio_wmb;
 use hal::clock::Clock;
-use hal::dma::{Dma, DmaBuffer, DmaError};
+use hal::dma::{Dma, DmaBuffer, DmaError, IoAddr};
 use hal::mmio::Mmio;
 
 use crate::error::Error;
+use crate::events::Events;
+use crate::features::Settings;
 use crate::queue::{QueueCounters, QueuePair, QueueParameters};
+use crate::shadow::ShadowPages;
 use crate::spec::{
     AdminQueueAttributes, Capabilities, ControllerConfiguration, ControllerStatus, ControllerType, IDENTIFY_BYTES,
-    IdentifyController, IdentifyKind, OptionalNvmCommands, ReadyTimeouts, Register, ShutdownNotification,
-    ShutdownStatus, Version, VolatileWriteCache, completion_head_doorbell,
+    IdentifyController, IdentifyKind, OptionalAdminCommands, OptionalAsyncEvents, OptionalNvmCommands, ReadyTimeouts,
+    Register, ShutdownNotification, ShutdownStatus, Version, VolatileWriteCache, completion_head_doorbell,
 };
 
 /// The memory page size that is asked for, where the controller can.
 const PREFERRED_PAGE_SIZE: usize = 4096;
 /// log2 of the size of a submission and of a completion queue entry.
 const ENTRY_SHIFTS: (u8, u8) = (6, 4);
+/// The longest wait for CSTS.RDY that CAP.TO can ask for; CRTO could ask for hours.
+const READY_LIMIT: Duration = Duration::from_millis(500 * 0xff);
 /// Bounds of the wait for shutdown processing, whatever RTD3E says.
 const SHUTDOWN_WAIT: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
@@ -37,6 +42,8 @@ pub struct Config {
     /// The largest transfer in bytes that is used even if the controller allows more, or names no limit (MDTS = 0).
     /// 2 MiB by default.
     pub max_transfer_cap: usize,
+    /// How often the controller may be reset in its whole life before it is given up. 3 by default.
+    pub max_resets: u32,
 }
 
 impl Default for Config {
@@ -45,6 +52,7 @@ impl Default for Config {
             admin_entries: 32,
             command_timeout: Duration::from_secs(10),
             max_transfer_cap: 2 << 20,
+            max_resets: 3,
         }
     }
 }
@@ -74,6 +82,16 @@ pub struct ControllerInfo {
     pub volatile_write_cache: bool,
     /// ONCS: optional commands.
     pub optional_commands: OptionalNvmCommands,
+    /// OACS: optional admin commands.
+    pub optional_admin_commands: OptionalAdminCommands,
+    /// OAES: events that can be switched on.
+    pub optional_async_events: OptionalAsyncEvents,
+    /// AERL + 1: Asynchronous Event Requests that may be outstanding.
+    pub async_event_limit: u16,
+    /// ELPE + 1: entries of the error log.
+    pub error_log_entries: u16,
+    /// APSTA: the controller can change power states by itself.
+    pub autonomous_power_states: bool,
     /// SQES: required and largest submission queue entry size in bytes.
     pub submission_entry_sizes: (usize, usize),
     /// CQES: required and largest completion queue entry size in bytes.
@@ -105,8 +123,15 @@ pub struct Controller<M: Mmio, C: Clock> {
     pub(crate) admin: Option<(QueuePair<M>, DmaBuffer)>,
     /// I/O queues granted.
     pub(crate) granted: u16,
-    /// Ids of the I/O queue pairs that exist.
-    pub(crate) created: Vec<u16>,
+    /// The I/O queue pairs that the device may know of: id, and where the submission queue is, which tells apart pairs of
+    /// one id.
+    pub(crate) created: Vec<(u16, IoAddr)>,
+    /// What was set, and is set again after a reset.
+    pub(crate) settings: Settings,
+    pub(crate) shadow: Option<Arc<ShadowPages>>,
+    pub(crate) events: Events,
+    /// Resets since the start.
+    pub(crate) resets: u32,
     /// Why no command can be sent any more.
     pub(crate) stopped: Option<&'static str>,
     /// CC.EN was set by us: the device knows our memory.
@@ -153,7 +178,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             ready_timeout = ready_timeout.max(crto.with_media());
         }
         // A controller that claims to need no time at all still gets one step.
-        ready_timeout = ready_timeout.max(Duration::from_millis(500));
+        ready_timeout = ready_timeout.clamp(Duration::from_millis(500), READY_LIMIT);
 
         let info = ControllerInfo::before_identify(capabilities, page_size, ready_timeout);
         let mut controller = Self {
@@ -166,10 +191,15 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             admin: None,
             granted: 0,
             created: Vec::new(),
+            settings: Settings::default(),
+            shadow: None,
+            events: Events::default(),
+            resets: 0,
             stopped: None,
             enabled: false,
         };
         controller.disable()?;
+        controller.allocate_admin_queues()?;
         controller.enable()?;
         controller.identify_controller()?;
         Ok(controller)
@@ -205,6 +235,11 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         self.admin
             .as_ref()
             .map_or_else(QueueCounters::default, |(pair, _)| *pair.counters())
+    }
+
+    /// How often the controller was reset since it was started.
+    pub fn resets(&self) -> u32 {
+        self.resets
     }
 
     /// Looks whether the controller is still there and well: one register read.
@@ -337,7 +372,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
     }
 
     /// CC.EN = 0, and RDY = 0 waited for; whatever state firmware or an earlier driver left behind.
-    fn disable(&self) -> Result<(), Error> {
+    pub(crate) fn disable(&self) -> Result<(), Error> {
         self.status()?;
         let configuration = self.configuration();
         if configuration.contains(ControllerConfiguration::ENABLE) {
@@ -354,42 +389,47 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         self.wait_ready(false)
     }
 
-    /// Hands the admin queues to the controller and sets CC.EN = 1.
-    fn enable(&mut self) -> Result<(), Error> {
-        let page_size = self.info.page_size;
-        let entries = self
-            .config
+    fn admin_entries(&self) -> u16 {
+        self.config
             .admin_entries
-            .clamp(2, AdminQueueAttributes::MAXIMUM_ENTRIES);
+            .clamp(2, AdminQueueAttributes::MAXIMUM_ENTRIES)
+    }
+
+    fn allocate_admin_queues(&mut self) -> Result<(), Error> {
         let parameters = QueueParameters {
             controller: self.name.clone(),
             id: 0,
-            entries,
+            entries: self.admin_entries(),
             vector: Some(0),
-            page_size,
+            page_size: self.info.page_size,
             doorbell_stride: self.info.capabilities.doorbell_stride(),
+            shadow: None,
         };
         let pair = QueuePair::new(&self.registers, &self.dma, parameters).map_err(self.dma_error())?;
-        let (asq, acq) = (pair.submission_address(), pair.completion_address());
         // Aligned to its own size, it lies within one memory page.
-        let page = self
-            .dma
-            .allocate(IDENTIFY_BYTES, IDENTIFY_BYTES)
-            .map_err(self.dma_error());
-        let page = match page {
-            Ok(page) => page,
+        match self.dma.allocate(IDENTIFY_BYTES, IDENTIFY_BYTES) {
+            Ok(page) => {
+                self.admin = Some((pair, page));
+                Ok(())
+            }
             Err(error) => {
                 pair.release();
-                return Err(error);
+                Err(self.dma_error()(error))
             }
-        };
-        self.admin = Some((pair, page));
+        }
+    }
 
-        self.registers
-            .write32(Register::Aqa.offset(), AdminQueueAttributes::new(entries).0);
+    /// Hands the admin queues, which are empty, to the controller and sets CC.EN = 1.
+    pub(crate) fn enable(&mut self) -> Result<(), Error> {
+        let Some((pair, _)) = &self.admin else {
+            return Ok(());
+        };
+        let (asq, acq) = (pair.submission_address(), pair.completion_address());
+        let attributes = AdminQueueAttributes::new(self.admin_entries());
+        self.registers.write32(Register::Aqa.offset(), attributes.0);
         self.registers.write64_halves(Register::Asq.offset(), asq.value());
         self.registers.write64_halves(Register::Acq.offset(), acq.value());
-        let configuration = ControllerConfiguration::nvm(page_size);
+        let configuration = ControllerConfiguration::nvm(self.info.page_size);
         self.write_configuration(configuration);
         mmio_wmb();
         self.enabled = true;
@@ -397,7 +437,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         self.wait_ready(true)
     }
 
-    fn identify_controller(&mut self) -> Result<(), Error> {
+    pub(crate) fn identify_controller(&mut self) -> Result<(), Error> {
         let data: IdentifyController = self.identify(IdentifyKind::Controller, 0)?;
         let unsupported = |what| Error::Unsupported {
             controller: self.name.clone(),
@@ -445,6 +485,11 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             namespace_limit: data.namespaces.get(),
             volatile_write_cache: data.volatile_write_cache().contains(VolatileWriteCache::PRESENT),
             optional_commands: data.optional_nvm_commands(),
+            optional_admin_commands: data.optional_admin_commands(),
+            optional_async_events: data.optional_async_events(),
+            async_event_limit: u16::from(data.async_event_limit) + 1,
+            error_log_entries: u16::from(data.error_log_entries) + 1,
+            autonomous_power_states: data.has_autonomous_power_states(),
             submission_entry_sizes: in_bytes(sizes(data.submission_entry_size)),
             completion_entry_sizes: in_bytes(sizes(data.completion_entry_size)),
             shutdown_timeout,
@@ -478,6 +523,7 @@ impl<M: Mmio, C: Clock> Drop for Controller<M, C> {
             } else {
                 // The device may still write there.
                 core::mem::forget(page);
+                core::mem::forget(self.shadow.take());
             }
         }
     }
@@ -509,6 +555,11 @@ impl ControllerInfo {
             namespace_limit: 0,
             volatile_write_cache: false,
             optional_commands: OptionalNvmCommands::empty(),
+            optional_admin_commands: OptionalAdminCommands::empty(),
+            optional_async_events: OptionalAsyncEvents::empty(),
+            async_event_limit: 1,
+            error_log_entries: 1,
+            autonomous_power_states: false,
             submission_entry_sizes: (0, 0),
             completion_entry_sizes: (0, 0),
             capabilities,

@@ -1,6 +1,8 @@
 //! What can go wrong, with names in it: every message says which controller, queue or command.
 
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
+use alloc::format;
 use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
@@ -127,6 +129,22 @@ pub enum Error {
         queue: u16,
         /// How many I/O queues were granted.
         granted: u16,
+    },
+    /// Shadow doorbells were to be set up too late.
+    #[error("{controller}: shadow doorbells have to be set up before the first I/O queue is created")]
+    QueuesExist {
+        /// The controller's name.
+        controller: Arc<str>,
+    },
+    /// The controller was reset as often as it may be, and does not work.
+    #[error("{controller}: given up after {resets} resets{}", last.as_ref().map(|last| format!("; {last}")).unwrap_or_default())]
+    ResetsExhausted {
+        /// The controller's name.
+        controller: Arc<str>,
+        /// How many resets there were: [`Config::max_resets`](crate::Config::max_resets).
+        resets: u32,
+        /// What the last one met, when it was the one that failed.
+        last: Option<Box<Error>>,
     },
     /// There is no DMA memory for what was to be set up.
     #[error("{controller}: {source}")]

@@ -11,7 +11,10 @@ use zerocopy::little_endian::U32;
 
 use crate::controller::Controller;
 use crate::error::Error;
-use crate::spec::{IdentifyKind, IdentifyNamespace, NAMESPACES_PER_LIST, Status, Version};
+use crate::spec::{
+    Capabilities, CommandSet, IDENTIFY_BYTES, IdentifyKind, IdentifyNamespace, NAMESPACES_PER_LIST, Status, Version,
+    described_command_set,
+};
 
 /// The most namespaces that are looked at: a device that claims billions must not keep us busy for ever.
 const MAXIMUM_NAMESPACES: usize = 4096;
@@ -33,6 +36,8 @@ pub struct Namespace {
     pub protection: u8,
     /// NSATTR: the namespace is write protected.
     pub read_only: bool,
+    /// The namespace is zoned: it is read as any other, but written in order, zone by zone, which this driver does not do.
+    pub zoned: bool,
     controller: Arc<str>,
 }
 
@@ -86,9 +91,28 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// Whether blocks may be written in any order: neither when the namespace is zoned, nor when it is write protected.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], which names the namespace and the reason.
+    pub fn writable(&self) -> Result<(), Error> {
+        let what = match (self.zoned, self.read_only) {
+            (false, false) => return Ok(()),
+            (true, _) => format!("random writes to namespace {}, which is zoned,", self.id),
+            (false, true) => format!("writing to namespace {}, which is write protected,", self.id),
+        };
+        Err(Error::Unsupported {
+            controller: self.controller.clone(),
+            what: what.into(),
+        })
+    }
+}
+
 impl<M: Mmio, C: Clock> Controller<M, C> {
     /// All active namespaces in ascending order of their ids, gaps or not (Base, 5.17.2.2). Those with a format that this
-    /// driver cannot use are among them; [`Namespace::supported`] tells.
+    /// driver cannot use are among them; [`Namespace::supported`] tells. Those without blocks (of the Key Value command set,
+    /// say) are left out.
     ///
     /// # Errors
     /// See [`Error`]; one impossible value of one namespace is an error of the controller.
@@ -111,13 +135,38 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             Some(ids) => {
                 let mut namespaces = Vec::with_capacity(ids.len());
                 for id in ids {
+                    let set = self.command_set(id)?;
+                    if set != CommandSet::NVM && set != CommandSet::ZONED {
+                        log::warn!(
+                            "{} namespace {id}: I/O command set {:02x}h is not supported; left out",
+                            self.name,
+                            set.0
+                        );
+                        continue;
+                    }
                     let data = self.identify(IdentifyKind::Namespace, id)?;
                     let namespace = self.namespace(id, &data)?;
-                    namespaces.push(namespace.ok_or_else(|| self.impossible(field(id, "NSZE"), 0))?);
+                    let namespace = namespace.ok_or_else(|| self.impossible(field(id, "NSZE"), 0))?;
+                    namespaces.push(Namespace {
+                        zoned: set == CommandSet::ZONED,
+                        ..namespace
+                    });
                 }
                 Ok(namespaces)
             }
             None => self.try_every_namespace(),
+        }
+    }
+
+    /// The I/O command set of a namespace (Base, 5.17.2.3). A controller without a choice of them has NVM alone.
+    fn command_set(&mut self, id: u32) -> Result<CommandSet, Error> {
+        if !self.info.capabilities.contains(Capabilities::IO_COMMAND_SETS) {
+            return Ok(CommandSet::NVM);
+        }
+        match self.identify::<[u8; IDENTIFY_BYTES]>(IdentifyKind::NamespaceDescriptors, id) {
+            Ok(list) => Ok(described_command_set(&list).unwrap_or(CommandSet::NVM)),
+            Err(Error::Status { .. }) => Ok(CommandSet::NVM),
+            Err(error) => Err(error),
         }
     }
 
@@ -203,6 +252,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             }),
             protection,
             read_only: data.write_protected(),
+            zoned: false,
             controller: self.name.clone(),
         }))
     }

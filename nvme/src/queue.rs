@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
@@ -9,9 +10,9 @@ use hal::barrier::{dma_rmb, mmio_wmb};
 use hal::dma::{Dma, DmaError, DmaRing, IoAddr};
 use hal::mmio::Mmio;
 use thiserror::Error;
-use zerocopy::little_endian::U16;
 
 use crate::error::{ProtocolViolation, ViolationKind};
+use crate::shadow::ShadowDoorbells;
 use crate::spec::{self, Command, CommandId, CompletionEntry, Status};
 
 /// The most commands in flight of one queue pair; it leaves 4 bits of a command identifier for the sequence.
@@ -44,8 +45,12 @@ pub struct QueueCounters {
     pub submitted: u64,
     /// Commands completed, with any status.
     pub completed: u64,
+    /// Commands that a controller reset took away.
+    pub lost: u64,
     /// Completions that broke the protocol.
     pub violations: u64,
+    /// Doorbells of either queue that only moved in memory: the controller did not ask to be told (shadow doorbells).
+    pub doorbells_saved: u64,
 }
 
 /// Set in [`Slot::command`] while no command is in flight: beyond every identifier, so that no completion matches it.
@@ -61,6 +66,8 @@ struct Slot {
     token: u32,
     /// The slot to hand out after this one; beyond the table when there is none.
     next_free: u32,
+    /// [`QueuePair::set_epoch`]'s value when the command was written.
+    epoch: u32,
 }
 
 /// A submission queue and the completion queue of the same id, owned by one CPU.
@@ -68,6 +75,9 @@ struct Slot {
 /// Submit: [`write`](Self::write) any number of commands, then [`commit`](Self::commit) once, which rings one doorbell.
 /// Complete: [`poll`](Self::poll) until it returns `None`, then [`acknowledge`](Self::acknowledge) once. Acknowledge before
 /// long: the controller has room for `entries - 1` completions that were not acknowledged, and stalls beyond.
+///
+/// Deadlines: the owner tells the time by [`set_epoch`](Self::set_epoch), about ten times a second, and asks for what is
+/// [`overdue`](Self::overdue) as often.
 ///
 /// The queues' memory belongs to the device until it has given up the queues; so it is only freed by
 /// [`Controller::delete_queue_pair`](crate::Controller::delete_queue_pair). A pair that is dropped otherwise leaks its memory.
@@ -77,6 +87,7 @@ pub struct QueuePair<M> {
     /// The registers from each doorbell on, 4 bytes.
     sq_doorbell: M,
     cq_doorbell: M,
+    shadow: Option<ShadowDoorbells>,
     slots: Box<[Slot]>,
     /// The slot to hand out next.
     free: u32,
@@ -91,11 +102,14 @@ pub struct QueuePair<M> {
     slot_mask: u32,
     /// [`CompletionEntry::PHASE_BIT`] or 0: the phase of entries that the controller writes in this round.
     phase: u64,
+    epoch: u32,
     counters: QueueCounters,
     id: u16,
     capacity: u16,
     vector: Option<u16>,
     controller: Arc<str>,
+    /// Tokens of commands that a reset took away, until somebody asks for them.
+    lost: Vec<u32>,
 }
 
 /// What a queue pair is made of.
@@ -106,6 +120,7 @@ pub(crate) struct QueueParameters {
     pub vector: Option<u16>,
     pub page_size: usize,
     pub doorbell_stride: usize,
+    pub shadow: Option<ShadowDoorbells>,
 }
 
 impl<M: Mmio> QueuePair<M> {
@@ -118,6 +133,7 @@ impl<M: Mmio> QueuePair<M> {
             vector,
             page_size,
             doorbell_stride,
+            shadow,
         } = parameters;
         debug_assert!(entries >= 2);
         let capacity = (entries - 1).min(MAXIMUM_IN_FLIGHT);
@@ -128,6 +144,7 @@ impl<M: Mmio> QueuePair<M> {
                 command: FREE | index,
                 token: 0,
                 next_free: index + 1,
+                epoch: 0,
             })
             .collect();
         let sq = DmaRing::new(dma, entries.into(), page_size)?;
@@ -137,6 +154,7 @@ impl<M: Mmio> QueuePair<M> {
             cq: ManuallyDrop::new(cq),
             sq_doorbell: registers.window(spec::submission_tail_doorbell(id, doorbell_stride), 4),
             cq_doorbell: registers.window(spec::completion_head_doorbell(id, doorbell_stride), 4),
+            shadow,
             slots,
             free: 0,
             sq_tail: 0,
@@ -146,11 +164,13 @@ impl<M: Mmio> QueuePair<M> {
             entries: entries.into(),
             slot_mask: (1 << slot_bits) - 1,
             phase: CompletionEntry::PHASE_BIT,
+            epoch: 0,
             counters: QueueCounters::default(),
             id,
             capacity,
             vector,
             controller,
+            lost: Vec::new(),
         })
     }
 
@@ -174,10 +194,42 @@ impl<M: Mmio> QueuePair<M> {
         self.vector
     }
 
-    /// Commands written and not completed yet.
+    /// Commands written and not completed yet; those that a reset took away are not among them.
     #[inline]
     pub fn in_flight(&self) -> u16 {
-        (self.counters.submitted - self.counters.completed) as u16
+        (self.counters.submitted - self.counters.completed - self.counters.lost) as u16
+    }
+
+    /// Whether there is room for one more command: whether [`write`](Self::write) would take it.
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        (self.free as usize) < self.slots.len()
+    }
+
+    /// Whether doorbells move in memory first ([`Controller::enable_shadow_doorbells`](crate::Controller::enable_shadow_doorbells)).
+    pub fn has_shadow_doorbells(&self) -> bool {
+        self.shadow.is_some()
+    }
+
+    /// Tells the time, in steps of the owner's choice that may wrap around: commands written from now on carry it.
+    #[inline]
+    pub fn set_epoch(&mut self, epoch: u32) {
+        self.epoch = epoch;
+    }
+
+    /// The commands in flight that were written at epoch `limit` or before, with their tokens. Look for completions first:
+    /// one whose interrupt was lost is in the queue already.
+    pub fn overdue(&self, limit: u32) -> impl Iterator<Item = (CommandId, u32)> + '_ {
+        self.slots
+            .iter()
+            .filter(move |slot| slot.command & FREE == 0 && limit.wrapping_sub(slot.epoch).cast_signed() >= 0)
+            .map(|slot| (CommandId(slot.command as u16), slot.token))
+    }
+
+    /// Takes the tokens of the commands that were in flight when [`Controller::recreate`](crate::Controller::recreate) gave
+    /// this pair new queues: they will not complete any more, and the owner decides which to write again. Each is told once.
+    pub fn take_lost(&mut self) -> Vec<u32> {
+        core::mem::take(&mut self.lost)
     }
 
     /// What the queue pair did so far.
@@ -197,15 +249,11 @@ impl<M: Mmio> QueuePair<M> {
         self.free = slot.next_free;
         slot.command &= !FREE;
         slot.token = token;
+        slot.epoch = self.epoch;
         let id = slot.command as u16;
         // With at most entries - 1 commands in flight the tail never reaches the head.
-        self.sq.write(
-            self.sq_tail as usize,
-            &Command {
-                command_id: U16::new(id),
-                ..*command
-            },
-        );
+        self.sq
+            .write_with(self.sq_tail as usize, command.first_word(CommandId(id)), command);
         self.sq_tail = following(self.sq_tail, self.entries);
         self.counters.submitted += 1;
         Ok(CommandId(id))
@@ -215,9 +263,15 @@ impl<M: Mmio> QueuePair<M> {
     #[inline(always)]
     pub fn commit(&mut self) {
         if self.sq_tail != self.sq_rung {
+            let old = core::mem::replace(&mut self.sq_rung, self.sq_tail);
+            if let Some(shadow) = &self.shadow
+                && !shadow.sq.ring(old, self.sq_tail)
+            {
+                self.counters.doorbells_saved += 1;
+                return;
+            }
             mmio_wmb();
             self.sq_doorbell.write32(0, self.sq_tail);
-            self.sq_rung = self.sq_tail;
             self.counters.sq_doorbells += 1;
         }
     }
@@ -275,8 +329,14 @@ impl<M: Mmio> QueuePair<M> {
     #[inline(always)]
     pub fn acknowledge(&mut self) {
         if self.cq_head != self.cq_rung {
+            let old = core::mem::replace(&mut self.cq_rung, self.cq_head);
+            if let Some(shadow) = &self.shadow
+                && !shadow.cq.ring(old, self.cq_head)
+            {
+                self.counters.doorbells_saved += 1;
+                return;
+            }
             self.cq_doorbell.write32(0, self.cq_head);
-            self.cq_rung = self.cq_head;
             self.counters.cq_doorbells += 1;
         }
     }
@@ -306,6 +366,37 @@ impl<M: Mmio> QueuePair<M> {
             command: CommandId(id),
             kind,
         }
+    }
+
+    /// Begins anew with empty queues in the same memory, which the device has given up. What was in flight is lost; the
+    /// sequences of identifiers go on, so that a completion of before is still found out.
+    pub(crate) fn restart(&mut self, shadow: Option<ShadowDoorbells>) {
+        self.sq.clear();
+        self.cq.clear();
+        for (slot, index) in self.slots.iter_mut().zip(0u32..) {
+            if slot.command & FREE == 0 {
+                self.lost.push(slot.token);
+                self.counters.lost += 1;
+                slot.command = FREE | (slot.command + self.slot_mask + 1) & 0xffff;
+            }
+            slot.next_free = index + 1;
+        }
+        self.free = 0;
+        (self.sq_tail, self.sq_rung, self.cq_head, self.cq_rung) = (0, 0, 0, 0);
+        self.phase = CompletionEntry::PHASE_BIT;
+        self.shadow = shadow;
+    }
+
+    /// Forgets what an earlier queue of this id left in the shadow doorbells.
+    pub(crate) fn clear_shadow(&self) {
+        if let Some(shadow) = &self.shadow {
+            shadow.clear();
+        }
+    }
+
+    /// The controller's name, the very one that its [`Controller`](crate::Controller) has.
+    pub(crate) fn controller(&self) -> &Arc<str> {
+        &self.controller
     }
 
     /// Where the device finds the submission queue.

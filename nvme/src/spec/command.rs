@@ -494,6 +494,12 @@ impl Command {
         }
     }
 
+    /// The first 64-bit word (opcode, flags, identifier, NSID) with `id` for its identifier, in the CPU's byte order.
+    #[inline(always)]
+    pub const fn first_word(&self, id: CommandId) -> u64 {
+        self.opcode as u64 | (self.flags as u64) << 8 | (id.0 as u64) << 16 | (self.nsid.get() as u64) << 32
+    }
+
     /// The starting LBA of a read or write.
     pub const fn lba(&self) -> u64 {
         self.cdw10[0].get() as u64 | (self.cdw10[1].get() as u64) << 32
@@ -567,6 +573,8 @@ mod tests {
         );
         assert_eq!(bytes[40..48], [8, 7, 6, 5, 4, 3, 2, 1]);
         assert_eq!(bytes[48..52], [0xff, 0xff, 0, 0]);
+        assert_eq!(command.first_word(CommandId(0xabcd)).to_le_bytes(), bytes[..8]);
+        assert_eq!(command.first_word(CommandId(0x1234)).to_le_bytes()[2..4], [0x34, 0x12]);
         command.set_opcode(NvmOpcode::WRITE);
         command.set_lba(9);
         command.set_blocks(1);

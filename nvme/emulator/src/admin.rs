@@ -1,11 +1,11 @@
 //! Admin commands (Base, 5).
 
 use nvme::spec::{
-    AdminOpcode, Command, CreateCompletionQueue, CreateSubmissionQueue, DataProtection, FeatureId, FormattedSize,
-    IDENTIFY_BYTES, IdentifyController, IdentifyKind, IdentifyNamespace, LbaFormat, NAMESPACES_PER_LIST, QueueCounts,
-    Status, Version,
+    AdminOpcode, Command, CreateCompletionQueue, CreateSubmissionQueue, DataProtection, FormattedSize, IDENTIFY_BYTES,
+    IdentifyController, IdentifyKind, IdentifyNamespace, LbaFormat, NAMESPACES_PER_LIST, OptionalAdminCommands,
+    OptionalAsyncEvents, Status, Version, command_set_descriptor,
 };
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::controller::{Controller, Outcome};
@@ -23,7 +23,11 @@ impl<M: Memory> Controller<M> {
     pub(crate) fn admin(&mut self, command: &Command) -> Result {
         match AdminOpcode(command.opcode) {
             AdminOpcode::IDENTIFY => self.identify(command),
-            AdminOpcode::SET_FEATURES | AdminOpcode::GET_FEATURES => self.features(command),
+            AdminOpcode::SET_FEATURES => self.set_features(command),
+            AdminOpcode::GET_FEATURES => self.get_features(command),
+            AdminOpcode::GET_LOG_PAGE => self.log_page(command),
+            AdminOpcode::ABORT => Ok(self.abort(command)),
+            AdminOpcode::DOORBELL_BUFFER_CONFIG => Ok(self.doorbell_buffer_config(command)),
             AdminOpcode::CREATE_COMPLETION_QUEUE => self.create_completion_queue(command),
             AdminOpcode::CREATE_SUBMISSION_QUEUE => self.create_submission_queue(command),
             AdminOpcode::DELETE_COMPLETION_QUEUE => self.delete_completion_queue(command),
@@ -56,6 +60,17 @@ impl<M: Memory> Controller<M> {
                 self.data.extend(id.to_le_bytes());
             }
             self.data.resize(IDENTIFY_BYTES, 0);
+        } else if kind == IdentifyKind::NamespaceDescriptors as u32 && self.config.version >= Version::new(1, 3, 0) {
+            let Some(namespace) = self.namespaces.get(&nsid) else {
+                return refused(Status::INVALID_NAMESPACE);
+            };
+            // Some identifier has to be there: a UUID that only tells the id.
+            self.data.extend([3, 16, 0, 0]);
+            self.data.extend(u128::from(nsid).to_be_bytes());
+            if self.config.version >= Version::new(2, 0, 0) {
+                self.data.extend(command_set_descriptor(namespace.command_set));
+            }
+            self.data.resize(IDENTIFY_BYTES, 0);
         } else {
             return refused(Status::INVALID_FIELD);
         }
@@ -82,6 +97,19 @@ impl<M: Memory> Controller<M> {
         data.completion_entry_size = 0x44;
         data.namespaces = U32::new(config.namespace_limit);
         data.volatile_write_cache = config.volatile_write_cache.into();
+        data.optional_nvm_commands = U16::new(config.optional_commands.bits());
+        if config.doorbell_buffer {
+            data.optional_admin_commands = U16::new(OptionalAdminCommands::DOORBELL_BUFFER_CONFIG.bits());
+        }
+        let events = OptionalAsyncEvents::NAMESPACE_ATTRIBUTES | OptionalAsyncEvents::FIRMWARE_ACTIVATION;
+        data.optional_async_events = U32::new(events.bits());
+        data.abort_limit = 3;
+        // Zero-based.
+        data.async_event_limit = config.async_event_limit.saturating_sub(1).min(255) as u8;
+        data.error_log_entries = config.error_log_entries.saturating_sub(1).min(255) as u8;
+        // LPA bit 2: log pages by length and offset in full.
+        data.log_attributes = 1 << 2;
+        data.autonomous_power_states = config.autonomous_power.into();
         data
     }
 
@@ -99,28 +127,6 @@ impl<M: Memory> Controller<M> {
         data.attributes = namespace.read_only.into();
         data.lba_formats[0] = LbaFormat::new(namespace.block_shift, namespace.metadata);
         data
-    }
-
-    /// Number of Queues: what is granted does not depend on what is asked for.
-    fn features(&mut self, command: &Command) -> Result {
-        if FeatureId(command.cdw10[0].get() as u8) != FeatureId::NUMBER_OF_QUEUES {
-            return refused(Status::INVALID_FIELD);
-        }
-        if AdminOpcode(command.opcode) == AdminOpcode::SET_FEATURES {
-            let wanted = QueueCounts::from_dword(command.cdw10[1].get());
-            if wanted.submission > 0xffff || wanted.completion > 0xffff {
-                return refused(Status::INVALID_FIELD);
-            }
-            if self.submission.iter().skip(1).any(Option::is_some)
-                || self.completion.iter().skip(1).any(Option::is_some)
-            {
-                return refused(Status::COMMAND_SEQUENCE_ERROR);
-            }
-        }
-        Ok(Outcome {
-            status: Status::SUCCESS,
-            result: self.config.io_queues.to_dword(),
-        })
     }
 
     fn create_completion_queue(&mut self, command: &Command) -> Result {

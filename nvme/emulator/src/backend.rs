@@ -25,6 +25,29 @@ pub trait Backend: Send {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+
+    /// Lets `length` bytes read as zeroes.
+    ///
+    /// # Errors
+    /// Any makes the command end with Write Fault.
+    fn write_zeroes(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        let zeroes = [0; 65536];
+        let mut done = 0;
+        while done < length {
+            let piece = (length - done).min(zeroes.len() as u64);
+            self.write(offset + done, &zeroes[..piece as usize])?;
+            done += piece;
+        }
+        Ok(())
+    }
+
+    /// `length` bytes are not needed any more; what they read as afterwards is open (DLFEAT = 0).
+    ///
+    /// # Errors
+    /// Any makes the command end with Write Fault.
+    fn discard(&mut self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Keeps nothing: reads as zeroes.
@@ -38,6 +61,10 @@ impl Backend for NullBackend {
     }
 
     fn write(&mut self, _offset: u64, _source: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write_zeroes(&mut self, _offset: u64, _length: u64) -> io::Result<()> {
         Ok(())
     }
 }
@@ -72,6 +99,10 @@ impl Backend for RamBackend {
         let range = self.range(offset, source.len())?;
         self.0[range].copy_from_slice(source);
         Ok(())
+    }
+
+    fn discard(&mut self, offset: u64, length: u64) -> io::Result<()> {
+        self.write_zeroes(offset, length)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use nvme::spec::{Capabilities, QueueCounts, Version};
+use nvme::spec::{Capabilities, CommandSet, OptionalNvmCommands, QueueCounts, Version};
 
 use crate::backend::Backend;
 
@@ -32,6 +32,20 @@ pub struct Config {
     pub namespace_limit: u32,
     /// VWC: report a volatile write cache.
     pub volatile_write_cache: bool,
+    /// CRTO.CRWMT and CRTO.CRIMT; `None` for a controller without CRTO (CAP.CRMS = 0).
+    pub ready_with_media: Option<Duration>,
+    /// CAP.NSSRS: an NVM subsystem reset can be asked for.
+    pub subsystem_reset: bool,
+    /// OACS: Doorbell Buffer Config is supported.
+    pub doorbell_buffer: bool,
+    /// APSTA: there are autonomous power state transitions, and they are on until switched off.
+    pub autonomous_power: bool,
+    /// ONCS. Commands without their bit are refused.
+    pub optional_commands: OptionalNvmCommands,
+    /// AERL + 1: Asynchronous Event Requests that may be outstanding, 1 to 256.
+    pub async_event_limit: u16,
+    /// ELPE + 1: entries of the error log, 1 to 256.
+    pub error_log_entries: u16,
     /// MN, ASCII, at most 40 characters.
     pub model: String,
     /// SN, ASCII, at most 20 characters.
@@ -57,6 +71,16 @@ impl Default for Config {
             vectors: 65,
             namespace_limit: 256,
             volatile_write_cache: true,
+            ready_with_media: None,
+            subsystem_reset: false,
+            doorbell_buffer: false,
+            autonomous_power: false,
+            optional_commands: OptionalNvmCommands::COMPARE
+                | OptionalNvmCommands::DATASET_MANAGEMENT
+                | OptionalNvmCommands::WRITE_ZEROES
+                | OptionalNvmCommands::VERIFY,
+            async_event_limit: 4,
+            error_log_entries: 64,
             model: "doorpost emulated NVMe".into(),
             serial: "DP0001".into(),
             firmware: env!("CARGO_PKG_VERSION").into(),
@@ -67,13 +91,23 @@ impl Default for Config {
 impl Config {
     /// CAP.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        (Capabilities::CONTIGUOUS_QUEUES_REQUIRED | Capabilities::NVM_COMMAND_SET).with_fields(
+        let mut flags = Capabilities::CONTIGUOUS_QUEUES_REQUIRED | Capabilities::NVM_COMMAND_SET;
+        flags.set(Capabilities::SUBSYSTEM_RESET, self.subsystem_reset);
+        flags.set(Capabilities::READY_WITH_MEDIA, self.ready_with_media.is_some());
+        flags.with_fields(
             self.queue_entries,
             self.ready_timeout,
             self.doorbell_stride,
             self.minimum_page_size,
             self.maximum_page_size,
         )
+    }
+
+    /// CRTO; 0 when there is none.
+    pub(crate) fn ready_timeouts(&self) -> u32 {
+        let steps = self.ready_with_media.map_or(0, |time| time.as_millis().div_ceil(500));
+        let steps = u32::from(u16::try_from(steps).unwrap_or(u16::MAX));
+        steps << 16 | steps
     }
 
     /// The largest transfer in bytes.
@@ -93,16 +127,21 @@ pub struct NamespaceConfig {
     pub blocks: u64,
     /// LBADS: the block size as a power of two.
     pub block_shift: u8,
-    /// MS: bytes of metadata per block. Such a namespace is identified, but does no I/O.
+    /// MS: bytes of metadata per block. The backend is larger by that: extended blocks lie one after the other, and separate
+    /// metadata lies behind all blocks.
     pub metadata: u16,
     /// FLBAS bit 4: metadata at the end of each block.
     pub extended: bool,
-    /// DPS: type of protection information.
+    /// DPS: type of protection information. Such a namespace is identified, but does no I/O.
     pub protection: u8,
+    /// CSI: a zoned namespace is identified, and refuses every write that does not follow the last one.
+    pub command_set: CommandSet,
     /// Whether writes are refused.
     pub read_only: bool,
     /// Where the blocks are.
     pub backend: Box<dyn Backend>,
+    /// Behind the last write: where a zoned namespace, which is one zone, goes on.
+    pub write_pointer: u64,
 }
 
 impl NamespaceConfig {
@@ -116,9 +155,26 @@ impl NamespaceConfig {
             metadata: 0,
             extended: false,
             protection: 0,
+            command_set: CommandSet::NVM,
             read_only: false,
             backend: Box::new(backend),
+            write_pointer: 0,
         }
+    }
+
+    /// Bytes that a block takes in the backend.
+    pub(crate) fn stored(&self) -> u64 {
+        (1 << self.block_shift) + u64::from(self.metadata)
+    }
+
+    /// Bytes that a block takes in a transfer by PRPs.
+    pub(crate) fn transferred(&self) -> u64 {
+        self.stored() - self.separate_metadata()
+    }
+
+    /// MS where metadata has a buffer of its own, else 0.
+    pub(crate) fn separate_metadata(&self) -> u64 {
+        if self.extended { 0 } else { self.metadata.into() }
     }
 }
 

@@ -5,16 +5,24 @@ use std::fmt;
 
 use nvme::spec::{
     AdminQueueAttributes, Command, CommandId, CompletionEntry, ControllerConfiguration, ControllerStatus, DOORBELLS,
-    DataPointer, QueueCounts, Register, ShutdownNotification, ShutdownStatus, Status,
+    DataPointer, QueueCounts, Register, SUBSYSTEM_RESET, ShutdownNotification, ShutdownStatus, Status,
 };
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
 
 use crate::config::{Config, NamespaceConfig};
-use crate::driver_error::{DriverError, QueueName};
+use crate::doorbell::DoorbellBuffers;
+use crate::driver_error::DriverError;
+use crate::events::{self, Events, Logs};
+use crate::features::Features;
 use crate::memory::Memory;
 use crate::prp::{self, Segment};
 use crate::queue::{COMPLETION_ENTRY, CompletionQueue, SUBMISSION_ENTRY, SubmissionQueue};
+
+/// Mistakes of the driver that are kept; what comes after the first ones says little.
+const MOST_ERRORS: usize = 256;
+/// Interrupts that are kept until they are taken.
+const MOST_INTERRUPTS: usize = 1 << 16;
 
 /// A command that the controller took from a submission queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +69,7 @@ pub struct Controller<M> {
     pub(crate) memory: M,
     pub(crate) namespaces: BTreeMap<u32, NamespaceConfig>,
     cc: ControllerConfiguration,
-    csts: ControllerStatus,
+    pub(crate) csts: ControllerStatus,
     aqa: AdminQueueAttributes,
     asq: u64,
     acq: u64,
@@ -72,9 +80,14 @@ pub struct Controller<M> {
     next: usize,
     interrupts: Vec<u16>,
     errors: Vec<DriverError>,
+    pub(crate) events: Events,
+    pub(crate) logs: Logs,
+    pub(crate) features: Features,
+    pub(crate) doorbell_buffers: Option<DoorbellBuffers>,
     /// Reused by each command.
     pub(crate) data: Vec<u8>,
-    segments: Vec<Segment>,
+    pub(crate) compared: Vec<u8>,
+    pub(crate) segments: Vec<Segment>,
 }
 
 impl<M: Memory> Controller<M> {
@@ -104,7 +117,12 @@ impl<M: Memory> Controller<M> {
             next: 0,
             interrupts: Vec::new(),
             errors: Vec::new(),
+            events: Events::default(),
+            logs: Logs::default(),
+            features: Features::new(config.autonomous_power),
+            doorbell_buffers: None,
             data: Vec::new(),
+            compared: Vec::new(),
             segments: Vec::new(),
             config,
         }
@@ -131,6 +149,7 @@ impl<M: Memory> Controller<M> {
             0x24 => self.aqa.0,
             0x28 | 0x2c => half(self.asq, Register::Asq),
             0x30 | 0x34 => half(self.acq, Register::Acq),
+            0x68 => self.config.ready_timeouts(),
             _ => 0,
         }
     }
@@ -148,6 +167,15 @@ impl<M: Memory> Controller<M> {
         };
         match offset {
             0x14 => self.configure(ControllerConfiguration(value)),
+            0x20 if self.config.subsystem_reset => {
+                // Any other value does nothing (Base, 3.1.3.7).
+                if value == SUBSYSTEM_RESET {
+                    self.reset_subsystem();
+                }
+            }
+            0x1c if self.config.subsystem_reset && value == ControllerStatus::SUBSYSTEM_RESET_OCCURRED.bits() => {
+                self.csts.remove(ControllerStatus::SUBSYSTEM_RESET_OCCURRED);
+            }
             0x24..=0x34 if enabled => self.fail(refused("the admin queues cannot change while CC.EN is 1")),
             0x24 => self.aqa = AdminQueueAttributes(value),
             0x28 | 0x2c => self.asq = replaced(self.asq, 0x28),
@@ -163,9 +191,10 @@ impl<M: Memory> Controller<M> {
         self.flush();
         let mut executed = 0;
         while let Some(fetched) = self.fetch() {
-            let Some(outcome) = self.execute(&fetched) else { break };
             executed += 1;
-            if let Some(answer) = self.answer(&fetched, outcome) {
+            if let Some(outcome) = self.execute(&fetched)
+                && let Some(answer) = self.answer(&fetched, outcome)
+            {
                 self.post(answer);
             }
         }
@@ -175,6 +204,9 @@ impl<M: Memory> Controller<M> {
     /// Posts completions that had found their queue full, as far as there is room now.
     pub fn flush(&mut self) {
         for queue in 0..self.completion.len() {
+            if !self.has_room(queue) {
+                continue;
+            }
             while let Some(completions) = &mut self.completion[queue] {
                 if completions.is_full() {
                     break;
@@ -187,8 +219,19 @@ impl<M: Memory> Controller<M> {
         }
     }
 
+    /// Whether a completion queue has room; where a doorbell buffer may tell of more, it is looked at.
+    fn has_room(&mut self, queue: usize) -> bool {
+        let full = |this: &Self| !matches!(&this.completion[queue], Some(completions) if !completions.is_full());
+        if full(self)
+            && let Err(error) = self.look_for_room(queue)
+        {
+            self.fail(error);
+        }
+        !full(self)
+    }
+
     /// Takes the next command, the submission queues in turn (round robin arbitration); `None` when there is none, or the
-    /// controller is not working.
+    /// controller is not working. No command is taken whose completion queue is full.
     pub fn fetch(&mut self) -> Option<Fetched> {
         let count = self.submission.len();
         for i in 0..count {
@@ -196,12 +239,20 @@ impl<M: Memory> Controller<M> {
                 return None;
             }
             let index = (self.next + i) % count;
+            if let Err(error) = self.look_for_commands(index) {
+                self.fail(error);
+                return None;
+            }
+            let completions = match &self.submission[index] {
+                Some(queue) if queue.head != queue.tail => usize::from(queue.completion_queue),
+                _ => continue,
+            };
+            if !self.has_room(completions) {
+                continue;
+            }
             let Some(queue) = &mut self.submission[index] else {
                 continue;
             };
-            if queue.head == queue.tail {
-                continue;
-            }
             let address = queue.address + u64::from(queue.head) * SUBMISSION_ENTRY;
             let mut command = Command::default();
             if let Err(source) = self.memory.read(address, command.as_mut_bytes()) {
@@ -229,8 +280,14 @@ impl<M: Memory> Controller<M> {
         None
     }
 
-    /// Executes a command; `None` when a mistake of the driver ended the controller's work.
+    /// Executes a command; `None` when it is not answered now: an Asynchronous Event Request waits for an event, and a
+    /// mistake of the driver ends the controller's work.
     pub fn execute(&mut self, fetched: &Fetched) -> Option<Outcome> {
+        if events::is_event_request(fetched) {
+            let refused = self.async_event_request(&fetched.command);
+            self.deliver_events();
+            return refused;
+        }
         let result = if fetched.queue == 0 {
             self.admin(&fetched.command)
         } else {
@@ -271,7 +328,10 @@ impl<M: Memory> Controller<M> {
             interrupt,
         } = answer;
         if let Some(Some(submissions)) = self.submission.get_mut(usize::from(entry.sq_id.get())) {
-            submissions.in_flight.remove(&CommandId(entry.command_id.get()));
+            let ended = submissions.in_flight.remove(&CommandId(entry.command_id.get()));
+            if ended {
+                self.log_error(&entry);
+            }
         }
         let Some(Some(completions)) = self.completion.get_mut(usize::from(queue)) else {
             return;
@@ -283,9 +343,35 @@ impl<M: Memory> Controller<M> {
         }
     }
 
-    /// Takes the vectors that were raised since the last call, in order, one for each completion.
+    /// Posts a completion whose phase tag is that of the round before: a driver that looks at it does not see it.
+    pub fn post_out_of_phase(&mut self, answer: Answer) {
+        let index = usize::from(answer.queue);
+        for posted in [false, true] {
+            if let Some(Some(completions)) = self.completion.get_mut(index) {
+                completions.phase = !completions.phase;
+            }
+            if !posted {
+                self.post(answer);
+            }
+        }
+    }
+
+    /// Whether the command was taken from its queue and not completed yet.
+    pub fn is_in_flight(&self, queue: u16, id: CommandId) -> bool {
+        matches!(self.submission.get(usize::from(queue)), Some(Some(queue)) if queue.in_flight.contains(&id))
+    }
+
+    /// Takes the vectors that were raised since the last call, in order, one for each completion. Interrupts that are held
+    /// back by coalescing are among them: by now their time is over.
     pub fn take_interrupts(&mut self) -> Vec<u16> {
-        std::mem::take(&mut self.interrupts)
+        let mut interrupts = std::mem::take(&mut self.interrupts);
+        for queue in self.completion.iter_mut().flatten() {
+            if queue.uninterrupted > 0 {
+                queue.uninterrupted = 0;
+                interrupts.extend(queue.vector);
+            }
+        }
+        interrupts
     }
 
     /// The driver's mistakes so far.
@@ -311,8 +397,10 @@ impl<M: Memory> Controller<M> {
         self.csts.insert(ControllerStatus::FATAL);
     }
 
-    fn fail(&mut self, error: DriverError) {
-        self.errors.push(error);
+    pub(crate) fn fail(&mut self, error: DriverError) {
+        if self.errors.len() < MOST_ERRORS {
+            self.errors.push(error);
+        }
         self.set_fatal();
     }
 
@@ -393,48 +481,24 @@ impl<M: Memory> Controller<M> {
         Ok(())
     }
 
-    /// A controller level reset (Base, 3.7.2): queues are gone, the admin queue registers stay.
+    /// A controller level reset (Base, 3.7.2): queues, features and doorbell buffers are gone, the admin queue registers stay.
     fn reset(&mut self) {
         self.submission.fill_with(|| None);
         self.completion.fill_with(|| None);
-        self.csts = ControllerStatus::default();
+        self.csts &= ControllerStatus::SUBSYSTEM_RESET_OCCURRED;
         self.next = 0;
+        self.events.reset();
+        self.features = Features::new(self.config.autonomous_power);
+        self.doorbell_buffers = None;
     }
 
-    fn ring(&mut self, offset: usize, value: u32) {
-        let (index, rest) = (
-            (offset - DOORBELLS) / self.config.doorbell_stride,
-            (offset - DOORBELLS) % self.config.doorbell_stride,
-        );
-        if rest != 0 {
-            return self.fail(DriverError::NoRegister { offset });
-        }
-        let id = (index / 2) as u16;
-        let name = if index.is_multiple_of(2) {
-            QueueName::Submission(id)
-        } else {
-            QueueName::Completion(id)
-        };
-        let none = |reason| Err(DriverError::NoSuchDoorbell { queue: name, reason });
-        let result = if !self.csts.contains(ControllerStatus::READY) {
-            none("the controller is not ready")
-        } else if self.csts.shutdown() != ShutdownStatus::Normal {
-            none("the controller was shut down")
-        } else {
-            match name {
-                QueueName::Submission(_) => match self.submission.get_mut(index / 2) {
-                    Some(Some(queue)) => queue.ring(id, value),
-                    _ => none("there is no such queue"),
-                },
-                QueueName::Completion(_) => match self.completion.get_mut(index / 2) {
-                    Some(Some(queue)) => queue.ring(id, value),
-                    _ => none("there is no such queue"),
-                },
-            }
-        };
-        if let Err(error) = result {
-            self.fail(error);
-        }
+    /// A reset of the NVM subsystem (Base, 3.7.1): as after power on, but CSTS.NSSRO tells of it.
+    fn reset_subsystem(&mut self) {
+        self.reset();
+        self.cc = ControllerConfiguration::default();
+        self.csts = ControllerStatus::SUBSYSTEM_RESET_OCCURRED;
+        self.aqa = AdminQueueAttributes::default();
+        (self.asq, self.acq) = (0, 0);
     }
 
     /// Writes a completion at the tail of its queue, which has room.
@@ -451,8 +515,22 @@ impl<M: Memory> Controller<M> {
             });
         }
         completions.advance();
-        if interrupt {
-            self.interrupts.extend(completions.vector);
+        let Some(vector) = completions.vector.filter(|_| interrupt) else {
+            return;
+        };
+        // Admin completions are never held back.
+        if queue != 0 && self.is_coalesced(vector) {
+            let threshold = u32::from(self.features.coalescing.threshold);
+            if let Some(Some(completions)) = self.completion.get_mut(usize::from(queue)) {
+                completions.uninterrupted += 1;
+                if completions.uninterrupted <= threshold {
+                    return;
+                }
+                completions.uninterrupted = 0;
+            }
+        }
+        if self.interrupts.len() < MOST_INTERRUPTS {
+            self.interrupts.push(vector);
         }
     }
 
@@ -520,7 +598,8 @@ impl<M: Memory> Controller<M> {
         Ok(())
     }
 
-    fn walk(&mut self, pointer: DataPointer, length: usize) -> Result<(), DriverError> {
+    /// Finds the pieces of `length` bytes of data.
+    pub(crate) fn walk(&mut self, pointer: DataPointer, length: usize) -> Result<(), DriverError> {
         self.segments.clear();
         prp::walk(&self.memory, self.cc.page_size(), pointer, length, &mut self.segments)
     }

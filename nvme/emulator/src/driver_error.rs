@@ -69,6 +69,17 @@ pub enum DriverError {
         /// The value.
         value: u32,
     },
+    /// A doorbell register was rung with another value than stands in the doorbell buffer: the buffer comes first (Base,
+    /// Annex B.5).
+    #[error("doorbell of {queue} set to {value}, with {shadow} in the doorbell buffer")]
+    ShadowDiffers {
+        /// The queue.
+        queue: QueueName,
+        /// The value in the buffer.
+        shadow: u32,
+        /// The value written.
+        value: u32,
+    },
     /// A command identifier that is in flight in the same submission queue was used again.
     #[error("command {id} of submission queue {queue} is in flight already")]
     CommandIdInFlight {
@@ -90,6 +101,12 @@ pub enum DriverError {
     PrpOffset {
         /// The entry.
         entry: u64,
+    },
+    /// A metadata pointer that is not aligned to 4 bytes (Base, 3.3.3.1, MPTR).
+    #[error("metadata pointer {address:#x} is not aligned to 4 bytes")]
+    MetadataPointer {
+        /// The pointer.
+        address: u64,
     },
     /// A transfer larger than MDTS.
     #[error("a transfer of {length} bytes, beyond MDTS of {limit} bytes")]

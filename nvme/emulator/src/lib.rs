@@ -7,6 +7,7 @@
 //! | [`Memory`] | the memory that the driver shares with it |
 //! | [`Backend`] | what a namespace keeps its blocks in: [`NullBackend`], [`RamBackend`], [`FileBackend`] |
 //! | [`DriverError`] | what a driver did that no driver may: recorded, and fatal (CSTS.CFS) |
+//! | [`Random`] | numbers that repeat for a seed |
 //! | [`fault`] | a wrapper that makes the device misbehave, in chosen and repeatable ways |
 //!
 //! The controller does nothing by itself: it works when `process` is called, in a fixed order, so that a test that fails
@@ -17,15 +18,20 @@ mod admin;
 mod backend;
 mod config;
 mod controller;
+mod doorbell;
 mod driver_error;
+mod events;
 pub mod fault;
+mod features;
 mod io;
 mod memory;
 mod prp;
 mod queue;
+mod random;
 
 pub use backend::{Backend, FileBackend, NullBackend, RamBackend};
 pub use config::{Config, NamespaceConfig};
 pub use controller::{Answer, Controller, Fetched, Outcome};
 pub use driver_error::{DriverError, QueueName};
 pub use memory::{Memory, Unmapped};
+pub use random::Random;

@@ -19,6 +19,8 @@ pub(crate) struct SubmissionQueue {
     pub tail: u32,
     /// Fetched and not completed.
     pub in_flight: BTreeSet<CommandId>,
+    /// With doorbell buffers: the buffer is looked at.
+    pub awake: bool,
 }
 
 impl SubmissionQueue {
@@ -30,6 +32,7 @@ impl SubmissionQueue {
             head: 0,
             tail: 0,
             in_flight: BTreeSet::new(),
+            awake: false,
         }
     }
 
@@ -51,6 +54,8 @@ pub(crate) struct CompletionQueue {
     pub head: u32,
     pub tail: u32,
     pub phase: bool,
+    /// Completions since the last interrupt that is still held back (coalescing).
+    pub uninterrupted: u32,
     /// Completions that found the queue full, with whether they raise an interrupt.
     pub waiting: VecDeque<(CompletionEntry, bool)>,
 }
@@ -64,6 +69,7 @@ impl CompletionQueue {
             head: 0,
             tail: 0,
             phase: true,
+            uninterrupted: 0,
             waiting: VecDeque::new(),
         }
     }

@@ -1,14 +1,18 @@
 //! A device that misbehaves: [`Faulty`] wraps a [`Controller`] and takes its steps one by one, so that it can spoil any.
 //!
-//! Nothing is random. A [`Rule`] says which commands it applies to and what happens to them, and time is counted in calls of
-//! [`Faulty::process`].
+//! Nothing is left to chance. A [`Rule`] says which commands it applies to and what happens to them, and time is counted in
+//! calls of [`Faulty::process`]. [`Seeded`] makes rules out of a seed, which a test that fails has to print.
 
-use nvme::spec::{CommandId, ControllerStatus, Register, Status};
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use nvme::spec::{CommandId, ControllerStatus, Register, SUBSYSTEM_RESET, Status};
 use zerocopy::little_endian::{U16, U32};
 
 use crate::controller::{Answer, Controller, Fetched, Outcome};
 use crate::driver_error::DriverError;
 use crate::memory::Memory;
+use crate::random::Random;
 
 /// What happens to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +28,12 @@ pub enum Fault {
     DropInterrupt,
     /// It is completed twice.
     Duplicate,
-    /// It is completed that many calls of `process` later.
+    /// It is completed that many calls of `process` later, unless it was aborted or its queue is gone by then.
     Delay(u64),
+    /// It is completed behind the next command of its queue, or at the end of the call of `process`.
+    Reorder,
+    /// Its completion has the phase tag of the round before, so that it looks as if it were not there.
+    Phase,
     /// Its completion names this command instead.
     CommandId(CommandId),
     /// Its completion names this submission queue instead.
@@ -108,6 +116,8 @@ pub struct Faulty<M> {
     rules: Vec<Rule>,
     /// Completions held back, with the call of `process` that they are due at; in the order they were held.
     held: Vec<(u64, Answer)>,
+    /// Completions that let the next one of their queue go first.
+    overtaken: Vec<Answer>,
     calls: u64,
     removed: bool,
     /// Register reads that return something else.
@@ -125,6 +135,7 @@ impl<M: Memory> Faulty<M> {
             controller,
             rules: Vec::new(),
             held: Vec::new(),
+            overtaken: Vec::new(),
             calls: 0,
             removed: false,
             registers: Vec::new(),
@@ -155,7 +166,8 @@ impl<M: Memory> Faulty<M> {
         self.registers.push((offset, value));
     }
 
-    /// After each write of CC, CSTS.RDY keeps its old value for that many reads; `u64::MAX` is for ever.
+    /// After each write of CC, CSTS.RDY keeps its old value for that many reads; `u64::MAX` is for ever. A reset of the NVM
+    /// subsystem heals it.
     pub fn set_ready_lag(&mut self, reads: u64) {
         self.ready_lag = reads;
     }
@@ -204,6 +216,9 @@ impl<M: Memory> Faulty<M> {
         if offset == Register::Cc.offset() {
             self.lag = self.ready_lag;
         }
+        if offset == Register::Nssr.offset() && value == SUBSYSTEM_RESET {
+            (self.lag, self.ready_lag) = (0, 0);
+        }
         self.controller.write32(offset, value);
     }
 
@@ -216,7 +231,10 @@ impl<M: Memory> Faulty<M> {
         self.controller.flush();
         let due = self.calls;
         for (_, answer) in self.held.extract_if(.., |(at, _)| *at <= due) {
-            self.controller.post(answer);
+            let (queue, id) = (answer.entry.sq_id.get(), CommandId(answer.entry.command_id.get()));
+            if self.controller.is_in_flight(queue, id) {
+                self.controller.post(answer);
+            }
         }
         let mut fetched = 0;
         while !self.removed {
@@ -230,6 +248,9 @@ impl<M: Memory> Faulty<M> {
                 None => self.complete(&next, |_| {}),
                 Some(fault) => self.spoil(&next, fault),
             }
+        }
+        for answer in std::mem::take(&mut self.overtaken) {
+            self.controller.post(answer);
         }
         fetched
     }
@@ -251,7 +272,7 @@ impl<M: Memory> Faulty<M> {
             Fault::Remove => self.removed = true,
             Fault::Status(status) => {
                 let answer = self.controller.answer(fetched, Outcome::from(status));
-                answer.into_iter().for_each(|answer| self.controller.post(answer));
+                answer.into_iter().for_each(|answer| self.post(answer));
             }
             Fault::DropCompletion => {
                 self.controller.execute(fetched);
@@ -272,14 +293,23 @@ impl<M: Memory> Faulty<M> {
                     self.held.push((self.calls.saturating_add(calls), answer));
                 }
             }
+            Fault::Reorder => {
+                let answer = self.run(fetched);
+                self.overtaken.extend(answer);
+            }
+            Fault::Phase => {
+                if let Some(answer) = self.run(fetched) {
+                    self.controller.post_out_of_phase(answer);
+                }
+            }
             Fault::Data { offset, bytes } => {
                 let answer = self.run(fetched);
                 // A driver's page that is not there was recorded by the execution.
                 let _ = self
                     .controller
                     .memory()
-                    .write(fetched.command.prp1.get() + u64::from(offset), &bytes);
-                answer.into_iter().for_each(|answer| self.controller.post(answer));
+                    .write(fetched.command.prp1.get().wrapping_add(offset.into()), &bytes);
+                answer.into_iter().for_each(|answer| self.post(answer));
             }
         }
     }
@@ -292,7 +322,99 @@ impl<M: Memory> Faulty<M> {
     fn complete(&mut self, fetched: &Fetched, change: impl FnOnce(&mut Answer)) {
         if let Some(mut answer) = self.run(fetched) {
             change(&mut answer);
-            self.controller.post(answer);
+            self.post(answer);
         }
+    }
+
+    /// Posts a completion, and behind it those that it overtook.
+    fn post(&mut self, answer: Answer) {
+        self.controller.post(answer);
+        for overtaken in self
+            .overtaken
+            .extract_if(.., |overtaken| overtaken.queue == answer.queue)
+        {
+            self.controller.post(overtaken);
+        }
+    }
+}
+
+/// Faults out of a seed: the same seed is the same plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeded {
+    seed: u64,
+    random: Random,
+}
+
+impl Seeded {
+    /// The generator of that seed.
+    pub const fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            random: Random::new(seed),
+        }
+    }
+
+    /// Rules for `count` commands of these submission queues, among the next hundred or so of each. Most leave the device
+    /// alive; one plan in eight ends with it failed or removed.
+    pub fn rules(&mut self, queues: RangeInclusive<u16>, count: usize) -> Vec<Rule> {
+        let (first, number) = (*queues.start(), u64::from(queues.end() - queues.start()) + 1);
+        let mut rules: Vec<_> = (0..count)
+            .map(|_| Rule {
+                queue: Some(first + self.random.below(number) as u16),
+                opcode: None,
+                skip: self.random.below(100),
+                times: 1,
+                fault: self.fault(),
+            })
+            .collect();
+        if self.random.below(8) == 0 {
+            let fault = if self.random.below(2) == 0 {
+                Fault::Fatal
+            } else {
+                Fault::Remove
+            };
+            rules.push(Rule {
+                queue: None,
+                opcode: None,
+                skip: self.random.below(200),
+                times: 1,
+                fault,
+            });
+        }
+        rules
+    }
+
+    /// Adds such rules to a device; CSTS.RDY may be slow besides.
+    pub fn spoil<M: Memory>(&mut self, device: &mut Faulty<M>, queues: RangeInclusive<u16>, count: usize) {
+        if self.random.below(4) == 0 {
+            device.set_ready_lag(self.random.below(64));
+        }
+        for rule in self.rules(queues, count) {
+            device.add(rule);
+        }
+    }
+
+    fn fault(&mut self) -> Fault {
+        let random = &mut self.random;
+        match random.below(14) {
+            0 => Fault::Stall,
+            1 => Fault::Status(Status::INTERNAL_ERROR),
+            2 => Fault::Status(Status::from_bits(random.next() as u16)),
+            3 => Fault::DropCompletion,
+            4 => Fault::DropInterrupt,
+            5 => Fault::Duplicate,
+            6 | 7 => Fault::Delay(random.below(32)),
+            8 | 9 => Fault::Reorder,
+            10 => Fault::CommandId(CommandId(random.next() as u16)),
+            11 => Fault::SubmissionQueue(random.below(8) as u16),
+            12 => Fault::SubmissionHead(random.next() as u16),
+            _ => Fault::Result(random.next() as u32),
+        }
+    }
+}
+
+impl fmt::Display for Seeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}", self.seed)
     }
 }

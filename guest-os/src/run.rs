@@ -400,6 +400,12 @@ fn controller_report(attached: &Attached) -> report::Controller {
         max_transfer_bytes: info.max_transfer as u64,
         doorbell_stride: info.capabilities.doorbell_stride() as u32,
         namespaces: attached.namespaces.iter().map(namespace).collect(),
+        write_cache: info.volatile_write_cache,
+        shadow_doorbells: false,
+        recovery: report::Recovery::default(),
+        events: Vec::new(),
+        health: None,
+        error_log: Vec::new(),
     }
 }
 

@@ -195,6 +195,23 @@ pub struct JobArguments {
     /// What reads check and writes leave: none, pattern [default: none]
     #[arg(long, value_name = "HOW", allow_hyphen_values = true)]
     verify: Option<String>,
+    /// Flush what was written, at the end of the job
+    #[arg(long = "end_fsync", alias = "end-fsync")]
+    end_fsync: bool,
+    /// How long a command may take before it is aborted, and its controller reset if that does not help [default: 30]
+    #[arg(
+        long = "command_timeout",
+        alias = "command-timeout",
+        value_name = "TIME",
+        allow_hyphen_values = true
+    )]
+    command_timeout: Option<String>,
+    /// Issue writes again that a controller reset has cut off; without it they count as failed
+    #[arg(long = "retry_writes", alias = "retry-writes")]
+    retry_writes: bool,
+    /// Leave doorbell values in memory where the controller offers that (DBBUF), and ring only when it asks
+    #[arg(long = "shadow_doorbells", alias = "shadow-doorbells")]
+    shadow_doorbells: bool,
     /// Writes to the drives are allowed; they destroy what the drives hold
     #[arg(long = "allow-write", alias = "allow_write", action = ArgAction::SetTrue)]
     allow_write: bool,
@@ -221,10 +238,14 @@ impl JobArguments {
             ("randseed", &self.randseed),
             ("wait", &self.wait),
             ("verify", &self.verify),
+            ("command_timeout", &self.command_timeout),
         ];
         let flags = [
             ("time_based", self.time_based),
             ("norandommap", self.norandommap),
+            ("end_fsync", self.end_fsync),
+            ("retry_writes", self.retry_writes),
+            ("shadow_doorbells", self.shadow_doorbells),
             ("allow_write", self.allow_write),
         ];
         let given = values
@@ -341,6 +362,10 @@ mod tests {
             "--name=x",
             "--wait=poll",
             "--verify=pattern",
+            "--end_fsync",
+            "--command_timeout=2",
+            "--retry_writes",
+            "--shadow_doorbells",
             "--allow-write",
         ])
         .unwrap();
@@ -348,12 +373,13 @@ mod tests {
         assert_eq!(
             text,
             "name=x rw=randrw bs=8192 iodepth=32 numjobs=2 runtime=5000000us ramp_time=500000us size=50% rwmixread=70 \
-             randseed=1 wait=poll verify=pattern number_ios=9 time_based norandommap allow_write"
+             randseed=1 wait=poll verify=pattern number_ios=9 command_timeout=2000000us time_based norandommap end_fsync \
+             retry_writes shadow_doorbells allow_write"
         );
         let other = run(&["--ramp-time=1", "--time-based", "--number-ios=3", "--allow_write"]).unwrap();
         let text = other.job.job_set().unwrap().to_arguments();
         assert!(
-            text.contains("ramp_time=1000000us") && text.contains("number_ios=3 time_based allow_write"),
+            text.contains("ramp_time=1000000us") && text.ends_with("time_based allow_write"),
             "{text}"
         );
     }

@@ -7,6 +7,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,10 @@ use crate::units::{UnitError, parse_size, parse_time_us};
 pub const MAX_BLOCK_SIZE: u64 = 1 << 30;
 /// The deepest queue that a job may ask for.
 pub const MAX_IODEPTH: u64 = 65_535;
+/// How long a command is given unless the job says otherwise, in microseconds: as long as Linux gives it.
+const DEFAULT_COMMAND_TIMEOUT_US: u64 = 30_000_000;
+/// How long a command may be given, in microseconds: time is looked at ten times a second.
+pub const COMMAND_TIMEOUT_US: RangeInclusive<u64> = 200_000..=3_600_000_000;
 /// The most copies of a job.
 pub const MAX_NUMJOBS: u64 = 4096;
 
@@ -183,6 +188,14 @@ pub struct JobSpec {
     pub wait: Wait,
     /// What reads check and writes leave.
     pub verify: Verify,
+    /// Flush each namespace that was written, at the end of the job.
+    pub end_fsync: bool,
+    /// How long a command may take before it is aborted, and the controller reset if that does not help, in microseconds.
+    pub command_timeout_us: u64,
+    /// Issue writes again that a controller reset has cut off; without it they count as failed.
+    pub retry_writes: bool,
+    /// Leave doorbell values in memory where the controller offers that, and ring only when it asks.
+    pub shadow_doorbells: bool,
 }
 
 impl Default for JobSpec {
@@ -203,6 +216,10 @@ impl Default for JobSpec {
             norandommap: false,
             wait: Wait::Interrupt,
             verify: Verify::None,
+            end_fsync: false,
+            command_timeout_us: DEFAULT_COMMAND_TIMEOUT_US,
+            retry_writes: false,
+            shadow_doorbells: false,
         }
     }
 }
@@ -282,6 +299,10 @@ pub const OPTIONS: &[&str] = &[
     "wait",
     "verify",
     "allow_write",
+    "end_fsync",
+    "command_timeout",
+    "retry_writes",
+    "shadow_doorbells",
 ];
 
 impl JobSet {
@@ -374,6 +395,18 @@ impl JobSet {
             "norandommap" => job.norandommap = flag()?,
             "wait" => job.wait = value.parse().map_err(choice)?,
             "verify" => job.verify = value.parse().map_err(choice)?,
+            "end_fsync" => job.end_fsync = flag()?,
+            "command_timeout" => {
+                let us = parse_time_us(value).map_err(unit)?;
+                if !COMMAND_TIMEOUT_US.contains(&us) {
+                    return Err(JobError::Conflict(format!(
+                        "command_timeout: `{value}` is not 200ms to 1h"
+                    )));
+                }
+                job.command_timeout_us = us;
+            }
+            "retry_writes" => job.retry_writes = flag()?,
+            "shadow_doorbells" => job.shadow_doorbells = flag()?,
             "allow_write" => self.allow_write = flag()?,
             _ => {
                 return Err(JobError::Unknown {
@@ -420,9 +453,15 @@ impl JobSet {
         if let Some(ios) = job.number_ios {
             words.push(format!("number_ios={ios}"));
         }
+        if job.command_timeout_us != DEFAULT_COMMAND_TIMEOUT_US {
+            words.push(format!("command_timeout={}us", job.command_timeout_us));
+        }
         for (name, on) in [
             ("time_based", job.time_based),
             ("norandommap", job.norandommap),
+            ("end_fsync", job.end_fsync),
+            ("retry_writes", job.retry_writes),
+            ("shadow_doorbells", job.shadow_doorbells),
             ("allow_write", self.allow_write),
         ] {
             if on {
@@ -529,6 +568,7 @@ mod tests {
                 "rw" => "read",
                 "wait" => "poll",
                 "verify" => "none",
+                "command_timeout" => "5s",
                 _ => "1",
             };
             assert_eq!(JobSet::default().set(name, value), Ok(()), "{name}");
@@ -542,7 +582,8 @@ mod tests {
             times in (prop::option::of(1..u64::MAX), 0..u64::MAX),
             size in prop_oneof![(1..u64::MAX).prop_map(Size::Bytes), (1..=100u8).prop_map(Size::Percent)],
             number_ios in prop::option::of(1..u64::MAX),
-            flags in (any::<bool>(), any::<bool>()),
+            flags in any::<[bool; 5]>(),
+            command_timeout_us in COMMAND_TIMEOUT_US,
         ) -> JobSet {
             let rw: Load = Load::NAMES[names.1].parse().unwrap();
             JobSet {
@@ -551,7 +592,8 @@ mod tests {
                     name: names.0, rw, wait: Wait::NAMES[names.2].parse().unwrap(), verify: Verify::NAMES[names.3].parse().unwrap(),
                     bs: numbers.0, iodepth: numbers.1, numjobs: numbers.2, rwmixread: numbers.3, randseed: numbers.4,
                     runtime_us: times.0, ramp_time_us: times.1, size, number_ios,
-                    time_based: flags.0 && times.0.is_some(), norandommap: flags.1,
+                    time_based: flags[0] && times.0.is_some(), norandommap: flags[1], end_fsync: flags[2], retry_writes: flags[3],
+                    shadow_doorbells: flags[4], command_timeout_us,
                 },
             }
         }

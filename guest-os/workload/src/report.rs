@@ -149,6 +149,69 @@ pub struct Controller {
     pub doorbell_stride: u32,
     /// Its namespaces.
     pub namespaces: Vec<Namespace>,
+    /// It has a volatile write cache, so that a flush means something.
+    pub write_cache: bool,
+    /// Doorbell values go through memory.
+    pub shadow_doorbells: bool,
+    /// What was done about commands that took too long.
+    pub recovery: Recovery,
+    /// Events that it told of, in the specification's words.
+    pub events: Vec<String>,
+    /// Its health at the end, if it can tell.
+    pub health: Option<Health>,
+    /// The newest entries of its error log, at the end.
+    pub error_log: Vec<ErrorLogEntry>,
+}
+
+/// What was done about commands that took too long, or a controller that failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recovery {
+    /// Commands that did not complete within the job's `command_timeout`.
+    pub timeouts: u64,
+    /// Abort commands sent.
+    pub aborts: u64,
+    /// Controller resets.
+    pub resets: u64,
+    /// Commands issued again after a reset.
+    pub reissued: u64,
+}
+
+/// SMART / health information (NVMe Base 2.0, 5.16.1.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Critical warnings, in the specification's words.
+    pub warnings: Vec<String>,
+    /// Composite temperature in kelvins.
+    pub temperature_k: u16,
+    /// Available spare, in percent.
+    pub spare_percent: u8,
+    /// Endurance used, in percent; may exceed 100.
+    pub used_percent: u8,
+    /// Read commands completed over its life (the lower 64 bits).
+    pub host_reads: u64,
+    /// Write commands completed over its life (the lower 64 bits).
+    pub host_writes: u64,
+    /// Power-on hours.
+    pub power_on_hours: u64,
+    /// Shutdowns without notice.
+    pub unsafe_shutdowns: u64,
+    /// Media and data integrity errors.
+    pub media_errors: u64,
+}
+
+/// An entry of the error log (NVMe Base 2.0, 5.16.1.2).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorLogEntry {
+    /// Its number over the controller's life.
+    pub number: u64,
+    /// Submission queue of the command.
+    pub queue: u16,
+    /// The specification's name of the status.
+    pub status: String,
+    /// Namespace id.
+    pub namespace: u32,
+    /// The first LBA with the error.
+    pub lba: u64,
 }
 
 /// One namespace.

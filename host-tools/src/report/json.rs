@@ -234,6 +234,7 @@ fn options(spec: &JobSpec) -> Keyed<&'static str, String> {
         ("randseed", spec.randseed.to_string()),
         ("wait", spec.wait.to_string()),
         ("verify", spec.verify.to_string()),
+        ("command_timeout", format!("{}us", spec.command_timeout_us)),
     ];
     if let Some(us) = spec.runtime_us {
         options.push(("runtime", format!("{us}us")));

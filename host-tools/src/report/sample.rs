@@ -4,7 +4,8 @@ use vmm_glue::run::{Launcher, LauncherDrive};
 use workload::job::{JobSpec, Load, Size, Verify, Wait};
 use workload::latency::{Histogram, Summary};
 use workload::report::{
-    Clock, Controller, Cpu, Direction, ErrorCount, Job, Machine, Miscompare, Namespace, Queue, Report, SCHEMA,
+    Clock, Controller, Cpu, Direction, ErrorCount, ErrorLogEntry, Health, Job, Machine, Miscompare, Namespace, Queue,
+    Recovery, Report, SCHEMA,
 };
 
 use crate::report::Run;
@@ -121,6 +122,45 @@ fn controller(number: u32) -> Controller {
                 refused: Some("it has metadata".to_string()),
             },
         ],
+        write_cache: number == 0,
+        shadow_doorbells: number == 1,
+        recovery: if number == 0 {
+            Recovery::default()
+        } else {
+            Recovery {
+                timeouts: 3,
+                aborts: 3,
+                resets: 1,
+                reissued: 2,
+            }
+        },
+        events: if number == 0 {
+            vec![]
+        } else {
+            vec!["temperature threshold".to_string()]
+        },
+        health: (number == 1).then(|| Health {
+            warnings: vec!["temperature".to_string()],
+            temperature_k: 345,
+            spare_percent: 90,
+            used_percent: 4,
+            host_reads: 1_000,
+            host_writes: 2_000,
+            power_on_hours: 77,
+            unsafe_shutdowns: 1,
+            media_errors: 5,
+        }),
+        error_log: if number == 0 {
+            vec![]
+        } else {
+            vec![ErrorLogEntry {
+                number: 12,
+                queue: 1,
+                status: "Unrecovered Read Error".to_string(),
+                namespace: 1,
+                lba: 1024,
+            }]
+        },
     }
 }
 

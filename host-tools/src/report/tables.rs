@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
-use workload::report::{Controller, Report};
+use workload::report::{Controller, Recovery, Report};
 
 use crate::report::Run;
 use crate::report::figures::{binary, plural, sum, time};
@@ -108,12 +108,22 @@ fn write_controller(controller: &Controller, out: &mut String) -> fmt::Result {
     )?;
     writeln!(
         out,
-        "           {} of {} granted, {}, transfers up to {}B, doorbells {} bytes apart",
+        "           {} of {} granted, {}, transfers up to {}B, doorbells {} bytes apart{}{}",
         controller.queues_granted,
         plural(controller.queues_wanted.into(), "queue pair"),
         plural(controller.vectors.into(), "MSI-X vector"),
         binary(controller.max_transfer_bytes),
-        controller.doorbell_stride
+        controller.doorbell_stride,
+        if controller.shadow_doorbells {
+            " and in memory"
+        } else {
+            ""
+        },
+        if controller.write_cache {
+            ", volatile write cache"
+        } else {
+            ""
+        },
     )?;
     for namespace in &controller.namespaces {
         let bytes = namespace.blocks.saturating_mul(namespace.block_size.into());
@@ -129,6 +139,53 @@ fn write_controller(controller: &Controller, out: &mut String) -> fmt::Result {
             namespace.blocks,
             namespace.block_size,
             binary(bytes)
+        )?;
+    }
+    condition(controller, out)
+}
+
+/// What a controller went through, and how it is; nothing where all is as it should be.
+fn condition(controller: &Controller, out: &mut String) -> fmt::Result {
+    let Recovery {
+        timeouts,
+        aborts,
+        resets,
+        reissued,
+    } = controller.recovery;
+    if timeouts + aborts + resets > 0 {
+        writeln!(
+            out,
+            "           {} too late, {}, {}, {} issued again",
+            plural(timeouts, "command"),
+            plural(aborts, "abort"),
+            plural(resets, "controller reset"),
+            plural(reissued, "command"),
+        )?;
+    }
+    for event in &controller.events {
+        writeln!(out, "           event: {event}")?;
+    }
+    if let Some(health) = &controller.health {
+        let warnings = if health.warnings.is_empty() {
+            "no warning".to_string()
+        } else {
+            health.warnings.join(", ")
+        };
+        writeln!(
+            out,
+            "           health: {warnings}, {} °C, {}% used, {}% spare, {}, {}",
+            i32::from(health.temperature_k) - 273,
+            health.used_percent,
+            health.spare_percent,
+            plural(health.media_errors, "media error"),
+            plural(health.unsafe_shutdowns, "unsafe shutdown"),
+        )?;
+    }
+    for entry in &controller.error_log {
+        writeln!(
+            out,
+            "           error log {}: {} (queue {}, namespace {}, LBA {})",
+            entry.number, entry.status, entry.queue, entry.namespace, entry.lba
         )?;
     }
     Ok(())

@@ -2,16 +2,19 @@
 
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use hal::dma::Dma;
 use hal::mmio::{Mmio, MmioRegion};
 use hal::pci::{Ecam, Function, HostBridge, MsiMessage, MsixCapability, MsixTable};
-use nvme::{Config, Controller, Namespace};
+use nvme::{Config, Controller, ControllerInfo, Namespace};
+use workload::job::JobSpec;
 use workload::report::Failure;
 
 use crate::arch::{self, MachineClock};
+use crate::engine::recovery::SharedController;
 use crate::engine::run_failure;
 use crate::machine::Machine;
 
@@ -25,7 +28,11 @@ pub struct Attached {
     /// Its place on PCI.
     pub function: Function,
     /// The controller.
-    pub controller: Controller<MmioRegion, MachineClock>,
+    pub shared: Arc<SharedController>,
+    /// What it says about itself.
+    pub info: ControllerInfo,
+    /// Doorbell values go through memory.
+    pub shadow_doorbells: bool,
     /// Its active namespaces.
     pub namespaces: Vec<Namespace>,
     /// MSI-X, on and masked, if it has any and interrupts are used.
@@ -40,11 +47,17 @@ struct Msix {
     ecam: Ecam<MmioRegion>,
 }
 
-/// Brings up every NVMe controller, with `queues` I/O queue pairs each as far as it grants them, and MSI-X if `interrupts`.
+/// Our own limit of a transfer, where a controller names none: what most can do.
+const USUAL_TRANSFER: usize = 2 << 20;
+/// What a job may raise that limit to.
+const LARGEST_TRANSFER: usize = 64 << 20;
+
+/// Brings up every NVMe controller as the job wants it: with a queue pair for each copy of the job as far as it grants them,
+/// and with MSI-X if there are to be interrupts.
 ///
 /// # Errors
 /// The first controller that cannot be used.
-pub fn controllers(machine: &Machine, dma: &Dma, queues: u16, interrupts: bool) -> Result<Vec<Attached>, Failure> {
+pub fn controllers(machine: &Machine, dma: &Dma, job: &JobSpec) -> Result<Vec<Attached>, Failure> {
     let mut attached = Vec::new();
     for host in &machine.pci {
         let mut bridge = HostBridge::new(
@@ -60,7 +73,7 @@ pub fn controllers(machine: &Machine, dma: &Dma, queues: u16, interrupts: bool) 
             .filter(|function| function.class == NVME_CLASS)
         {
             let name = format!("nvme{}", attached.len());
-            attached.push(attach(name, &mut bridge, function, dma, queues, interrupts).map_err(|e| *e)?);
+            attached.push(attach(name, &mut bridge, function, dma, job).map_err(|e| *e)?);
         }
     }
     Ok(attached)
@@ -71,8 +84,7 @@ fn attach(
     bridge: &mut HostBridge<MmioRegion>,
     function: Function,
     dma: &Dma,
-    queues: u16,
-    interrupts: bool,
+    job: &JobSpec,
 ) -> Result<Attached, Box<Failure>> {
     let failed = |what: String| Box::new(run_failure(what));
     let open = bridge
@@ -82,7 +94,7 @@ fn attach(
         return Err(failed(format!("{name} ({function}): it has no memory BAR 0")));
     };
     let registers = arch::map_device(bar.address, bar.size);
-    let msix = open.msix.filter(|_| interrupts).map(|capability| {
+    let msix = open.msix.filter(|_| job.wait.uses_interrupts()).map(|capability| {
         let table = if capability.table_bar == 0 {
             registers.window(capability.table_offset as usize, capability.table_bytes())
         } else {
@@ -103,18 +115,31 @@ fn attach(
         // On before CC.EN, as some controllers decide then how the admin queue interrupts; masked until there are messages.
         msix.capability.enable(&msix.ecam, function.at, true);
     }
-    let failed = |error: nvme::Error| Box::new(run_failure(format!("{error}")));
+    let failed = |error: nvme::Error| Box::new(run_failure(error.to_string()));
+    let config = Config {
+        max_transfer_cap: usize::try_from(job.bs)
+            .map_or(LARGEST_TRANSFER, |bs| bs.clamp(USUAL_TRANSFER, LARGEST_TRANSFER)),
+        ..Config::default()
+    };
     let mut controller =
-        Controller::start(name.clone(), registers, dma.clone(), MachineClock, Config::default()).map_err(failed)?;
+        Controller::start(name.clone(), registers, dma.clone(), MachineClock, config).map_err(failed)?;
     let namespaces = controller.namespaces().map_err(failed)?;
-    let granted = controller.request_queues(queues).map_err(failed)?;
+    let wanted = u16::try_from(job.numjobs).unwrap_or(u16::MAX);
+    let granted = controller.request_queues(wanted).map_err(failed)?;
+    // A drive that changes its power state on its own would be measured doing so.
+    controller.disable_apst().map_err(failed)?;
+    controller.enable_async_events().map_err(failed)?;
+    let shadow_doorbells = job.shadow_doorbells && controller.enable_shadow_doorbells().map_err(failed)?;
+    let info = controller.info().clone();
     Ok(Attached {
+        shared: Arc::new(SharedController::new(name.clone(), controller)),
         name,
         function,
-        controller,
+        info,
+        shadow_doorbells,
         namespaces,
         msix,
-        queues: (queues, granted),
+        queues: (wanted, granted),
     })
 }
 

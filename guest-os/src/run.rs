@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering::Acquire;
 use hal::clock::Clock;
 use hal::dma::Dma;
 use irq::fanout::{self, Demand, Device, Plan};
+use nvme::spec::{ErrorEntry, SmartLog};
 use nvme::{Command, Prps};
 use workload::frame::Frame;
 use workload::job::{JobSet, JobSpec, Size};
@@ -22,6 +23,8 @@ use crate::engine::{Engine, EngineQueue, RUN, run_failure};
 use crate::machine::Machine;
 use crate::{cpu, outbox, progress, skew, summary};
 
+/// Entries of a controller's error log that go into the report, the newest.
+const ERROR_LOG: usize = 8;
 /// The smallest queue that is made, in entries.
 const MIN_ENTRIES: u32 = 32;
 
@@ -32,25 +35,24 @@ const MIN_ENTRIES: u32 = 32;
 pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
     let job = &set.job;
     let dma = Dma::new(DmaMemory);
-    let wanted = job.numjobs.min(u32::from(u16::MAX)) as u16;
-    let mut attached = discover::controllers(machine, &dma, wanted, job.wait.uses_interrupts())?;
+    let attached = discover::controllers(machine, &dma, job)?;
     if attached.is_empty() {
         return Err(usage(
             "no NVMe controller found on PCI; give the guest a drive".to_string(),
         ));
     }
     let targets = targets(&attached, job)?;
-    let plan = plan(machine, &attached, job)?;
+    let plan = plan(machine, &attached, &targets, job)?;
     route(&attached, &plan)?;
-    let engines = engines(&mut attached, &targets, &plan, job, &dma)?;
+    let engines = engines(&attached, &targets, &plan, job, &dma)?;
 
     let boot_ns = MachineClock
         .rate()
         .nanoseconds(MachineClock.ticks().wrapping_sub(machine.entered_at));
     let engines = start(engines);
     if let Some(failure) = engines.iter().find_map(|engine| engine.failure.clone()) {
-        // Commands may still be in flight: the controllers are stopped before their memory goes back to the heap.
-        drop(attached);
+        // Commands may still be in flight: their memory stays with the device.
+        core::mem::forget(engines);
         return Err(failure);
     }
     let report = Report {
@@ -79,9 +81,10 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
         notes: plan.notes,
     };
     // The drive is told to come to rest before anybody is told that all went well.
-    for attached in &mut attached {
+    for attached in &attached {
         attached
-            .controller
+            .shared
+            .lock()
             .shutdown()
             .map_err(|error| run_failure(error.to_string()))?;
     }
@@ -120,11 +123,10 @@ fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure>
             }
             let name = format!("{}n{}", attached.name, namespace.id);
             let block_size = u64::from(namespace.block_size);
-            if job.rw.writes() && namespace.read_only {
-                return Err(usage(format!(
-                    "{name} is write-protected, and rw={} writes; use a read job",
-                    job.rw
-                )));
+            if job.rw.writes()
+                && let Err(error) = namespace.writable()
+            {
+                return Err(usage(format!("{name}: {error}; rw={} writes: use a read job", job.rw)));
             }
             if !job.bs.is_multiple_of(block_size) {
                 return Err(usage(format!(
@@ -132,7 +134,7 @@ fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure>
                     job.bs
                 )));
             }
-            let most = attached.controller.max_transfer() as u64;
+            let most = attached.info.max_transfer as u64;
             if job.bs > most {
                 return Err(usage(format!(
                     "bs={} is more than one command of {} can transfer, {most} bytes; use a smaller bs",
@@ -180,8 +182,8 @@ fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure>
     Ok(targets)
 }
 
-/// Spreads the job's copies, the queues and the vectors.
-fn plan(machine: &Machine, attached: &[Attached], job: &JobSpec) -> Result<Plan, Failure> {
+/// Spreads the job's copies, the queues and the vectors. Controllers without a namespace that a job uses take no part.
+fn plan(machine: &Machine, attached: &[Attached], targets: &[Target], job: &JobSpec) -> Result<Plan, Failure> {
     let jobs = job.numjobs as usize;
     if jobs > machine.cpus.len() {
         return Err(usage(format!(
@@ -189,20 +191,24 @@ fn plan(machine: &Machine, attached: &[Attached], job: &JobSpec) -> Result<Plan,
             machine.cpus.len()
         )));
     }
+    let used: Vec<usize> = (0..attached.len())
+        .filter(|device| targets.iter().any(|target| target.device == *device))
+        .collect();
     let interrupts = job.wait.uses_interrupts();
     let mut cpus = machine.cpus.len();
     if interrupts {
         // Messages reach only some ids; CPUs beyond them cannot own a queue.
         cpus = (0..cpus).take_while(|cpu| arch::message(*cpu, 0).is_some()).count();
-        if let Some(without) = attached.iter().find(|attached| attached.entries() == 0) {
+        if let Some(without) = used.iter().map(|device| &attached[*device]).find(|a| a.entries() == 0) {
             return Err(usage(format!(
                 "{} ({}) has no MSI-X, and wait={} needs it; use wait=poll",
                 without.name, without.function, job.wait
             )));
         }
     }
-    let devices: Vec<Device<'_>> = attached
+    let devices: Vec<Device<'_>> = used
         .iter()
+        .map(|device| &attached[*device])
         .map(|a| Device {
             name: &a.name,
             queues: usize::from(a.queues.1),
@@ -215,7 +221,12 @@ fn plan(machine: &Machine, attached: &[Attached], job: &JobSpec) -> Result<Plan,
         slots: arch::SLOTS,
         interrupts,
     };
-    fanout::plan(&devices, demand).ok_or_else(|| run_failure("a controller granted no I/O queue pair".to_string()))
+    let mut plan = fanout::plan(&devices, demand)
+        .ok_or_else(|| run_failure("a controller granted no I/O queue pair".to_string()))?;
+    for queue in &mut plan.queues {
+        queue.device = used[queue.device];
+    }
+    Ok(plan)
 }
 
 /// Writes the messages into the controllers' tables, after the CPUs know which interrupts are theirs.
@@ -242,7 +253,7 @@ fn route(attached: &[Attached], plan: &Plan) -> Result<(), Failure> {
 
 /// Makes queue pairs, buffers and jobs: one engine for each CPU of the plan.
 fn engines(
-    attached: &mut [Attached],
+    attached: &[Attached],
     targets: &[Target],
     plan: &Plan,
     spec: &JobSpec,
@@ -274,7 +285,7 @@ fn engines(
             }
             let mut files = Vec::new();
             for (number, target) in targets.iter().enumerate() {
-                let page_size = attached[target.device].controller.page_size();
+                let page_size = attached[target.device].info.page_size;
                 let mut commands = Vec::with_capacity(ios.len());
                 let mut pointers = Vec::with_capacity(ios.len());
                 for io in &ios {
@@ -287,6 +298,7 @@ fn engines(
                 let random = Random::new(spec.randseed, (job * targets.len() + number) as u64);
                 files.push(File {
                     name: target.name.clone(),
+                    id: target.id,
                     block_size: u64::from(target.block_size),
                     blocks_per_io: spec.bs / u64::from(target.block_size),
                     offsets: match (spec.rw.is_random(), spec.norandommap) {
@@ -308,11 +320,12 @@ fn engines(
         let mut queues = Vec::new();
         for number in &order {
             let queue = mine[*number];
-            let controller = &mut attached[queue.device].controller;
+            let shared = &attached[queue.device].shared;
             let depth = spec.iodepth.saturating_mul(queue.jobs.len() as u32);
             let entries = (depth + 1).next_power_of_two().clamp(MIN_ENTRIES, 1 << 15) as u16;
             let vector = queue.entry.map(|entry| entry as u16);
-            let pair = controller
+            let pair = shared
+                .lock()
                 .create_queue_pair(queue.index as u16 + 1, entries, vector)
                 .map_err(|error| run_failure(error.to_string()))?;
             let proof = jobs
@@ -320,16 +333,10 @@ fn engines(
                 .flat_map(|job: &Job| &job.files)
                 .find(|file| order.get(file.queue) == Some(number))
                 .and_then(|file| file.commands.first().copied());
-            // A controller without a usable namespace takes part in nothing.
-            let Some(proof) = proof else { continue };
+            let proof =
+                proof.ok_or_else(|| run_failure(format!("no job uses queue {} of {}", pair.id(), shared.name)))?;
             let route = queue.entry.zip(queue.slot);
-            queues.push(EngineQueue::new(
-                attached[queue.device].name.clone(),
-                pair,
-                proof,
-                route,
-                queue.jobs.clone(),
-            ));
+            queues.push(EngineQueue::new(shared.clone(), pair, proof, route, queue.jobs.clone()));
         }
         engines.push(Engine::new(spec.wait, queues, jobs, cpu == 0, plan.cpus));
     }
@@ -377,7 +384,13 @@ fn start(engines: Vec<Engine>) -> Vec<Engine> {
 }
 
 fn controller_report(attached: &Attached) -> report::Controller {
-    let info = attached.controller.info();
+    let info = &attached.info;
+    let mut controller = attached.shared.lock();
+    let events = controller.poll_events().unwrap_or_default();
+    let errors = controller.error_log().unwrap_or_default();
+    let health = controller.smart_log().ok().map(|log| health(&log));
+    // The lock is free again before `recovery` takes it.
+    drop(controller);
     let namespace = |namespace: &nvme::Namespace| report::Namespace {
         name: format!("{}n{}", attached.name, namespace.id),
         id: namespace.id,
@@ -401,19 +414,47 @@ fn controller_report(attached: &Attached) -> report::Controller {
         doorbell_stride: info.capabilities.doorbell_stride() as u32,
         namespaces: attached.namespaces.iter().map(namespace).collect(),
         write_cache: info.volatile_write_cache,
-        shadow_doorbells: false,
-        recovery: report::Recovery::default(),
-        events: Vec::new(),
-        health: None,
-        error_log: Vec::new(),
+        shadow_doorbells: attached.shadow_doorbells,
+        recovery: attached.shared.recovery(),
+        events: events.iter().map(ToString::to_string).collect(),
+        health,
+        error_log: errors.iter().take(ERROR_LOG).map(error_log_entry).collect(),
+    }
+}
+
+fn health(log: &SmartLog) -> report::Health {
+    report::Health {
+        warnings: log
+            .critical_warning()
+            .iter_names()
+            .map(|(name, _)| name.to_lowercase())
+            .collect(),
+        temperature_k: log.temperature.get(),
+        spare_percent: log.spare,
+        used_percent: log.percentage_used,
+        host_reads: log.host_reads.get() as u64,
+        host_writes: log.host_writes.get() as u64,
+        power_on_hours: log.power_on_hours.get() as u64,
+        unsafe_shutdowns: log.unsafe_shutdowns.get() as u64,
+        media_errors: log.media_errors.get() as u64,
+    }
+}
+
+fn error_log_entry(entry: &ErrorEntry) -> report::ErrorLogEntry {
+    report::ErrorLogEntry {
+        number: entry.count.get(),
+        queue: entry.sq_id.get(),
+        status: entry.status().to_string(),
+        namespace: entry.nsid.get(),
+        lba: entry.lba.get(),
     }
 }
 
 fn queue_reports(machine: &Machine, cpu: usize, engine: &Engine) -> Vec<report::Queue> {
     let one = |queue: &EngineQueue| {
-        let (now, base) = (queue.pair.counters(), &queue.base);
+        let (now, base) = (&queue.end, &queue.base);
         report::Queue {
-            controller: queue.controller.clone(),
+            controller: queue.shared.name.clone(),
             id: queue.pair.id(),
             entries: u32::from(queue.pair.entries()),
             cpu: cpu as u32,

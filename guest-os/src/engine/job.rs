@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use hal::clock::{Clock, TickRate};
 use hal::dma::DmaBuffer;
-use nvme::{Command, Completion, NvmOpcode, Prps};
+use hal::mmio::MmioRegion;
+use nvme::{Command, Completion, NvmOpcode, Prps, QueuePair, Reissue};
 use workload::job::{JobSpec, Verify};
 use workload::offsets::{Offsets, Random};
 use workload::pattern;
@@ -20,6 +21,8 @@ use crate::arch::MachineClock;
 pub struct File {
     /// `nvme0n1`.
     pub name: String,
+    /// Namespace id.
+    pub id: u32,
     /// Bytes per logical block.
     pub block_size: u64,
     /// Logical blocks per I/O.
@@ -285,6 +288,40 @@ impl Job {
             self.finish_if_idle(now);
             return true;
         }
+        false
+    }
+
+    /// A controller reset has cut off the command with this token: issues it again if that is safe, or counts it as failed.
+    /// Returns whether it was issued again. Its latency goes on from where it first began.
+    pub fn reissue(&mut self, token: u32, pair: &mut QueuePair<MmioRegion>) -> bool {
+        let number = token as u16;
+        let Some(io) = self.ios.get(usize::from(number)) else {
+            return false;
+        };
+        let (write, file) = (io.write, usize::from(io.file));
+        let opcode = if write { NvmOpcode::WRITE } else { NvmOpcode::READ };
+        let policy = if self.spec.retry_writes {
+            Reissue::ReadsAndWrites
+        } else {
+            Reissue::Reads
+        };
+        let command = self
+            .files
+            .get(file)
+            .and_then(|file| file.commands.get(usize::from(number)));
+        if policy.allows(opcode)
+            && let Some(command) = command
+            && pair.write(command, token).is_ok()
+        {
+            return true;
+        }
+        if let Some(file) = self.files.get(file) {
+            self.failures.lost(&file.name);
+        }
+        let stats = if write { &mut self.write } else { &mut self.read };
+        stats.ios += 1;
+        self.free.push(number);
+        self.finish_if_idle(MachineClock.ticks());
         false
     }
 

@@ -5,10 +5,12 @@
 //! interrupts, and on the first CPU the progress line.
 
 pub mod job;
+pub mod recovery;
 pub mod stats;
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use core::time::Duration;
@@ -24,11 +26,10 @@ use crate::cpu::{self, Cpu, SLOT_WORDS};
 use crate::interrupts::TICK;
 use crate::{progress, skew};
 use job::{Job, Tools};
+use recovery::{QueueState, SharedController};
 
 /// How long the loop may go without looking up.
 const LOOK_UP: Duration = TICK;
-/// How long a command may take before the controller counts as dead.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the proof of a queue's interrupt may take.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
 /// Looks for completions in a row before the loop goes round, when there is nothing else to do.
@@ -66,8 +67,8 @@ impl Run {
 
 /// A queue pair in an engine, and where its interrupts arrive.
 pub struct EngineQueue {
-    /// `nvme0`.
-    pub controller: String,
+    /// The controller.
+    pub shared: Arc<SharedController>,
     /// The queue pair.
     pub pair: QueuePair<MmioRegion>,
     /// A command that proves the queue: a read of the first blocks, into the first buffer of a job that uses the queue.
@@ -84,25 +85,24 @@ pub struct EngineQueue {
     /// Counters when measuring began, and interrupts of its slot then.
     pub base: QueueCounters,
     pub base_interrupts: u64,
-    /// Counters when the run ended.
+    /// The same when the run ended.
+    pub end: QueueCounters,
     pub end_interrupts: u64,
-    /// When completions last came, or the queue last was empty.
-    moved: u64,
-    /// Completions lay there at the last look up, and no interrupt had come.
-    suspect: bool,
+    /// For commands that are late.
+    state: QueueState,
 }
 
 impl EngineQueue {
     /// A queue pair that has done nothing yet.
     pub fn new(
-        controller: String,
+        shared: Arc<SharedController>,
         pair: QueuePair<MmioRegion>,
         proof: nvme::Command,
         route: Option<(usize, usize)>,
         jobs: Vec<usize>,
     ) -> Self {
         Self {
-            controller,
+            shared,
             pair,
             proof,
             entry: route.map(|r| r.0),
@@ -112,9 +112,9 @@ impl EngineQueue {
             missed: 0,
             base: QueueCounters::default(),
             base_interrupts: 0,
+            end: QueueCounters::default(),
             end_interrupts: 0,
-            moved: 0,
-            suspect: false,
+            state: QueueState::default(),
         }
     }
 }
@@ -151,6 +151,9 @@ pub struct Engine {
     end_at: u64,
     measuring: bool,
     next_look_up: u64,
+    /// Look ups so far, and how many of them a command may take.
+    epoch: u32,
+    timeout_epochs: u32,
     active: usize,
     halts: u64,
     empty_polls: u64,
@@ -170,6 +173,15 @@ impl Engine {
         let ramp = spec.map_or(0, |spec| ticks(spec.ramp_time_us));
         let runtime = spec.and_then(|spec| spec.runtime_us).map_or(u64::MAX, ticks);
         queues.sort_by_key(|queue| queue.slot);
+        // Rounded up, and one more for the part of an interval that had passed when the command was written.
+        let timeout = spec
+            .map_or(0, |spec| spec.command_timeout_us)
+            .div_ceil(LOOK_UP.as_micros() as u64)
+            + 1;
+        let timeout_epochs = u32::try_from(timeout).unwrap_or(u32::MAX / 2);
+        for controller in owned(&queues) {
+            controller.add_owner();
+        }
         Self {
             wait,
             words: queues
@@ -189,6 +201,8 @@ impl Engine {
             end_at: u64::MAX,
             measuring: false,
             next_look_up: 0,
+            epoch: 0,
+            timeout_epochs,
             halts: 0,
             empty_polls: 0,
             base: CpuCounts::default(),
@@ -222,11 +236,26 @@ impl Engine {
         self.settle();
         self.counts = self.count(cpu).since(&self.base);
         for queue in &mut self.queues {
+            queue.end = *queue.pair.counters();
             queue.end_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
         }
+        if self.failure.is_none()
+            && !RUN.stop.load(Acquire)
+            && let Err(failure) = self.flush()
+        {
+            self.fail(failure);
+        }
+        self.leave();
         RUN.finished.fetch_add(1, AcqRel);
         if !self.leads {
             arch::stop_tick();
+        }
+    }
+
+    /// This CPU's queue pairs are at rest from here on: a recovery does not wait for it.
+    fn leave(&self) {
+        for controller in owned(&self.queues) {
+            controller.remove_owner();
         }
     }
 
@@ -262,7 +291,7 @@ impl Engine {
         for queue in &mut self.queues {
             let before = queue.slot.map(|slot| cpu.interrupts(slot));
             if queue.pair.write(&queue.proof, 0).is_err() {
-                let (name, id) = (&queue.controller, queue.pair.id());
+                let (name, id) = (&queue.shared.name, queue.pair.id());
                 return Err(run_failure(format!("{name} queue {id}: no room for a first command")));
             }
             queue.pair.commit();
@@ -311,7 +340,7 @@ impl Engine {
             now = RUN.began.load(Acquire);
         }
         for queue in &mut self.queues {
-            queue.moved = now;
+            queue.state.moved = now;
         }
         for job in &mut self.jobs {
             job.begin(now, self.ramp > 0);
@@ -362,7 +391,7 @@ impl Engine {
         while let Some(completion) = queue.pair.poll().map_err(protocol)? {
             if count == 0 {
                 now = MachineClock.ticks();
-                queue.moved = now;
+                queue.state.moved = now;
             }
             count += 1;
             last = (completion.token >> 16) as usize;
@@ -396,7 +425,7 @@ impl Engine {
                 while self.queues.get(number).is_some_and(|queue| queue.slot == Some(slot)) {
                     let count = self.reap(number)?;
                     let queue = &mut self.queues[number];
-                    queue.suspect = false;
+                    queue.state.suspect = false;
                     if count == 0 {
                         queue.spurious += 1;
                     }
@@ -456,44 +485,17 @@ impl Engine {
         }
         Ok(())
     }
+}
 
-    /// Completions whose interrupt never came, and commands that never complete.
-    fn look_for_lost(&mut self, cpu: &Cpu, now: u64) -> Result<(), Failure> {
-        for number in 0..self.queues.len() {
-            let queue = &mut self.queues[number];
-            if queue.pair.in_flight() == 0 {
-                queue.moved = now;
-                queue.suspect = false;
-                continue;
-            }
-            if self.wait.uses_interrupts() && queue.pair.is_ready() && !cpu.any_ready() {
-                // Once may be chance: the interrupt is on its way. At the next look up it is lost.
-                if queue.suspect {
-                    let found = self.reap(number)?;
-                    self.queues[number].missed += found as u64;
-                    self.queues[number].suspect = false;
-                } else {
-                    queue.suspect = true;
-                }
-                continue;
-            }
-            queue.suspect = false;
-            if now.saturating_sub(queue.moved) > self.rate.ticks(COMMAND_TIMEOUT) {
-                return Err(run_failure(format!(
-                    "{} queue {}: no completion for {} s with {} commands in flight; the controller or its drive hangs",
-                    queue.controller,
-                    queue.pair.id(),
-                    COMMAND_TIMEOUT.as_secs(),
-                    queue.pair.in_flight()
-                )));
-            }
+/// The controllers of these queues, each once.
+fn owned(queues: &[EngineQueue]) -> Vec<&Arc<SharedController>> {
+    let mut controllers: Vec<&Arc<SharedController>> = Vec::new();
+    for queue in queues {
+        if !controllers.iter().any(|known| Arc::ptr_eq(known, &queue.shared)) {
+            controllers.push(&queue.shared);
         }
-        if RUN.stop.load(Acquire) && self.failure.is_none() && self.jobs.iter().any(|job| job.in_flight() > 0) {
-            // Somebody else failed: its error tells; nobody waits for what is in flight.
-            self.active = 0;
-        }
-        Ok(())
     }
+    controllers
 }
 
 impl CpuCounts {
@@ -595,7 +597,7 @@ fn protocol(violation: nvme::ProtocolViolation) -> Failure {
 
 #[cold]
 fn unproved(queue: &EngineQueue, completed: bool) -> String {
-    let (name, id, seconds) = (&queue.controller, queue.pair.id(), PROOF_TIMEOUT.as_secs());
+    let (name, id, seconds) = (&queue.shared.name, queue.pair.id(), PROOF_TIMEOUT.as_secs());
     match (completed, queue.entry) {
         (true, Some(entry)) => format!(
             "{name} queue {id}: a first read completed, but its interrupt (MSI-X entry {entry}, CPU {}) did not arrive within {seconds} s; wait=poll goes without interrupts",

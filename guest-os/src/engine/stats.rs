@@ -2,6 +2,7 @@
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use core::fmt;
 
 use workload::latency::{Histogram, Summary};
 use workload::report::{Direction, ErrorCount, Miscompare};
@@ -104,6 +105,16 @@ impl Failures {
     #[cold]
     pub fn status(&mut self, namespace: &str, status: nvme::Status) {
         let code = u16::from(status.sct()) << 8 | u16::from(status.sc());
+        self.count(namespace, code, &status);
+    }
+
+    /// Counts a command of which nobody knows whether it was executed.
+    #[cold]
+    pub fn lost(&mut self, namespace: &str) {
+        self.count(namespace, 0, &"cut off by a controller reset");
+    }
+
+    fn count(&mut self, namespace: &str, code: u16, status: &dyn fmt::Display) {
         match self
             .errors
             .iter_mut()

@@ -1,0 +1,325 @@
+//! What happens when completions do not come: look, abort, reset the controller, issue again, or give up with a reason.
+//!
+//! Queue pairs belong to CPUs, and a controller reset takes them all away at once. So all CPUs that own a queue pair of the
+//! controller come to a stop first. One of them, the conductor, resets; then each makes its own queue pairs anew and issues
+//! again what may be issued again. Every wait here has a bound.
+
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::time::Duration;
+
+use hal::clock::Clock;
+use hal::mmio::MmioRegion;
+use nvme::{CommandId, Controller};
+use spin::{Mutex, MutexGuard};
+use workload::report::{Failure, Recovery};
+
+use super::{Engine, RUN, protocol, run_failure};
+use crate::arch::MachineClock;
+use crate::cpu::Cpu;
+
+/// A queue without a completion for this long is reason to ask the controller how it is.
+const CONCERN: Duration = Duration::from_secs(1);
+/// What an Abort is given to take effect.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
+/// Aborts sent for one queue before it is the controller's turn to be reset.
+const ABORTS: usize = 4;
+/// How long CPUs may take to come to a stop, or to make their queues anew.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Nothing unusual.
+const RUNNING: usize = 0;
+/// Owners of queue pairs are to stop.
+const STOPPING: usize = 1;
+/// The controller is up again: owners are to make their queue pairs anew.
+const RECREATING: usize = 2;
+
+/// One recovery at a time: two conductors would wait for each other to stop.
+static CONDUCTED: AtomicBool = AtomicBool::new(false);
+
+/// A controller as all CPUs share it. Its queue pairs are not here: they belong to the CPUs.
+pub struct SharedController {
+    /// `nvme0`.
+    pub name: String,
+    controller: Mutex<Controller<MmioRegion, MachineClock>>,
+    /// CPUs that own queue pairs of it and still run.
+    owners: AtomicUsize,
+    phase: AtomicUsize,
+    /// Counts recoveries, so that nobody takes part in one twice.
+    generation: AtomicU32,
+    /// CPUs that came to a stop, and CPUs that made their queues anew, in this recovery.
+    stopped: AtomicUsize,
+    recreated: AtomicUsize,
+    timeouts: AtomicU64,
+    aborts: AtomicU64,
+    reissued: AtomicU64,
+}
+
+impl SharedController {
+    /// Shares a controller that is up.
+    pub const fn new(name: String, controller: Controller<MmioRegion, MachineClock>) -> Self {
+        Self {
+            name,
+            controller: Mutex::new(controller),
+            owners: AtomicUsize::new(0),
+            phase: AtomicUsize::new(RUNNING),
+            generation: AtomicU32::new(0),
+            stopped: AtomicUsize::new(0),
+            recreated: AtomicUsize::new(0),
+            timeouts: AtomicU64::new(0),
+            aborts: AtomicU64::new(0),
+            reissued: AtomicU64::new(0),
+        }
+    }
+
+    /// The controller itself. Whoever has it sends admin commands, which all end in bounded time.
+    pub fn lock(&self) -> MutexGuard<'_, Controller<MmioRegion, MachineClock>> {
+        self.controller.lock()
+    }
+
+    /// A CPU owns queue pairs of it.
+    pub fn add_owner(&self) {
+        self.owners.fetch_add(1, AcqRel);
+    }
+
+    /// A CPU will not touch its queue pairs of it any more.
+    pub fn remove_owner(&self) {
+        self.owners.fetch_sub(1, AcqRel);
+    }
+
+    /// What was done.
+    pub fn recovery(&self) -> Recovery {
+        Recovery {
+            timeouts: self.timeouts.load(Relaxed),
+            aborts: self.aborts.load(Relaxed),
+            resets: u64::from(self.lock().resets()),
+            reissued: self.reissued.load(Relaxed),
+        }
+    }
+}
+
+/// How far the recovery of a queue has come.
+#[derive(Default)]
+pub struct QueueState {
+    /// When completions last came, or the queue last was empty.
+    pub moved: u64,
+    /// Completions lay there at the last look up, and no interrupt had come.
+    pub suspect: bool,
+    /// Aborts were sent; until when they may take effect.
+    abort_deadline: Option<u64>,
+    /// The recovery of its controller that this CPU last took part in.
+    generation: u32,
+}
+
+impl Engine {
+    /// Looks at each queue whose completions are late. Called ten times a second.
+    pub(super) fn look_for_lost(&mut self, cpu: &Cpu, now: u64) -> Result<(), Failure> {
+        self.epoch = self.epoch.wrapping_add(1);
+        if RUN.stop.load(Acquire) {
+            // Somebody else failed, and its error tells; nobody waits for what is in flight.
+            self.active = 0;
+            return Ok(());
+        }
+        for number in 0..self.queues.len() {
+            self.join_recovery(number, cpu)?;
+            let queue = &mut self.queues[number];
+            queue.pair.set_epoch(self.epoch);
+            if queue.pair.in_flight() == 0 {
+                queue.state.moved = now;
+                queue.state.suspect = false;
+                continue;
+            }
+            if self.wait.uses_interrupts() && queue.pair.is_ready() && !cpu.any_ready() {
+                // Once may be chance: the interrupt is on its way. At the next look up it is lost.
+                if queue.state.suspect {
+                    let found = self.reap(number)?;
+                    self.queues[number].missed += found as u64;
+                    self.queues[number].state.suspect = false;
+                } else {
+                    queue.state.suspect = true;
+                }
+                continue;
+            }
+            queue.state.suspect = false;
+            if now.saturating_sub(queue.state.moved) > self.rate.ticks(CONCERN) {
+                let status = queue.shared.lock().check_status();
+                match status {
+                    Ok(()) => {}
+                    Err(error @ nvme::Error::FatalStatus { .. }) => {
+                        log::warn!("{error}");
+                        self.recover(number, cpu)?;
+                        continue;
+                    }
+                    Err(error) => return Err(run_failure(error.to_string())),
+                }
+            }
+            self.end_overdue(number, cpu, now)?;
+        }
+        Ok(())
+    }
+
+    /// Commands that take longer than the job allows: abort them, and reset the controller if that does not end them.
+    fn end_overdue(&mut self, number: usize, cpu: &Cpu, now: u64) -> Result<(), Failure> {
+        let queue = &mut self.queues[number];
+        let limit = self.epoch.wrapping_sub(self.timeout_epochs);
+        let overdue: Vec<CommandId> = queue.pair.overdue(limit).map(|late| late.0).take(ABORTS).collect();
+        if overdue.is_empty() {
+            queue.state.abort_deadline = None;
+            return Ok(());
+        }
+        match queue.state.abort_deadline {
+            Some(deadline) if now < deadline => Ok(()),
+            Some(_) => self.recover(number, cpu),
+            None => {
+                let id = queue.pair.id();
+                let shared = queue.shared.clone();
+                log::warn!(
+                    "{} queue {id}: commands are too late; aborting {}",
+                    shared.name,
+                    overdue.len()
+                );
+                shared.timeouts.fetch_add(overdue.len() as u64, Relaxed);
+                for command in overdue {
+                    shared.aborts.fetch_add(1, Relaxed);
+                    if let Err(error) = shared.lock().abort(id, command) {
+                        log::warn!("{error}");
+                        return self.recover(number, cpu);
+                    }
+                }
+                self.queues[number].state.abort_deadline = Some(MachineClock.deadline(ABORT_GRACE));
+                Ok(())
+            }
+        }
+    }
+
+    /// Resets a queue's controller, unless another CPU is at it, or at another controller: then the next look up tells more.
+    fn recover(&mut self, number: usize, cpu: &Cpu) -> Result<(), Failure> {
+        if CONDUCTED.swap(true, AcqRel) {
+            return Ok(());
+        }
+        let shared = self.queues[number].shared.clone();
+        let generation = shared.generation.fetch_add(1, AcqRel) + 1;
+        self.remember(&shared.name, generation);
+        log::warn!("{}: resetting the controller", shared.name);
+        shared.phase.store(STOPPING, Release);
+        let others = |counter: &AtomicUsize| counter.load(Acquire) + 1 >= shared.owners.load(Acquire);
+        wait(cpu, &shared.name, "stop", || others(&shared.stopped))?;
+        shared.lock().reset().map_err(|error| run_failure(error.to_string()))?;
+        shared.phase.store(RECREATING, Release);
+        self.recreate(&shared)?;
+        wait(cpu, &shared.name, "make their queues anew", || {
+            others(&shared.recreated)
+        })?;
+        shared.stopped.store(0, Release);
+        shared.recreated.store(0, Release);
+        shared.phase.store(RUNNING, Release);
+        CONDUCTED.store(false, Release);
+        Ok(())
+    }
+
+    /// Stops, if the controller of this queue is to be reset, until that is done; then makes this CPU's queues anew.
+    fn join_recovery(&mut self, number: usize, cpu: &Cpu) -> Result<(), Failure> {
+        let queue = &self.queues[number];
+        let shared = queue.shared.clone();
+        let generation = shared.generation.load(Acquire);
+        if shared.phase.load(Acquire) != STOPPING || queue.state.generation == generation {
+            return Ok(());
+        }
+        self.remember(&shared.name, generation);
+        shared.stopped.fetch_add(1, AcqRel);
+        wait(cpu, &shared.name, "be reset", || {
+            shared.phase.load(Acquire) != STOPPING || RUN.stop.load(Acquire)
+        })?;
+        if RUN.stop.load(Acquire) {
+            return Ok(());
+        }
+        self.recreate(&shared)?;
+        shared.recreated.fetch_add(1, AcqRel);
+        Ok(())
+    }
+
+    fn remember(&mut self, controller: &str, generation: u32) {
+        for queue in self.queues.iter_mut().filter(|queue| queue.shared.name == controller) {
+            queue.state.generation = generation;
+        }
+    }
+
+    /// Makes this CPU's queue pairs of a controller anew, and issues again what was in flight.
+    fn recreate(&mut self, shared: &SharedController) -> Result<(), Failure> {
+        for queue in self.queues.iter_mut().filter(|queue| queue.shared.name == shared.name) {
+            shared
+                .lock()
+                .recreate(&mut queue.pair)
+                .map_err(|error| run_failure(error.to_string()))?;
+            queue.state.abort_deadline = None;
+            queue.state.moved = MachineClock.ticks();
+            for token in queue.pair.take_lost() {
+                let Some(job) = self.jobs.get_mut((token >> 16) as usize) else {
+                    continue;
+                };
+                let was_active = job.finished_at.is_none();
+                if job.reissue(token, &mut queue.pair) {
+                    shared.reissued.fetch_add(1, Relaxed);
+                }
+                self.active -= usize::from(was_active && job.finished_at.is_some());
+            }
+            queue.pair.commit();
+        }
+        Ok(())
+    }
+}
+
+/// Waits until all CPUs of a controller did something, or too long.
+fn wait(cpu: &Cpu, controller: &str, what: &str, done: impl Fn() -> bool) -> Result<(), Failure> {
+    let deadline = MachineClock.deadline(PATIENCE);
+    while !done() {
+        if MachineClock.ticks() > deadline {
+            return Err(run_failure(format!(
+                "{controller}: its CPUs did not {what} within {} s",
+                PATIENCE.as_secs()
+            )));
+        }
+        cpu.heartbeat.add(1);
+        core::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Flushes the namespaces that the jobs wrote to, if they ask for it.
+impl Engine {
+    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+        for (number, job) in self.jobs.iter_mut().enumerate() {
+            if !(job.spec.end_fsync && job.spec.rw.writes()) {
+                continue;
+            }
+            for file in 0..job.files.len() {
+                let Some(queue) = self.queues.get_mut(job.files[file].queue) else {
+                    continue;
+                };
+                let name = job.files[file].name.clone();
+                let command = nvme::Command::flush(job.files[file].id);
+                if queue.pair.write(&command, (number as u32) << 16).is_err() {
+                    return Err(run_failure(format!("{name}: no room for a flush")));
+                }
+                queue.pair.commit();
+                let deadline = MachineClock.deadline(Duration::from_micros(job.spec.command_timeout_us));
+                loop {
+                    if let Some(completion) = queue.pair.poll().map_err(protocol)? {
+                        queue.pair.acknowledge();
+                        if !completion.status.is_success() {
+                            job.failures.status(&name, completion.status);
+                        }
+                        break;
+                    }
+                    if MachineClock.ticks() > deadline {
+                        return Err(run_failure(format!("{name}: the final flush did not complete in time")));
+                    }
+                    core::hint::spin_loop();
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -69,8 +69,14 @@ impl<M: Memory> Controller<M> {
                 _ => none("there is no such queue"),
             },
             QueueName::Completion(id) => match self.completion.get_mut(usize::from(id)) {
-                Some(Some(queue)) if known && queue.head == value => Ok(()),
-                Some(Some(queue)) => queue.ring(id, value),
+                Some(Some(queue)) => {
+                    queue.asleep = false;
+                    if known && queue.head == value {
+                        Ok(())
+                    } else {
+                        queue.ring(id, value)
+                    }
+                }
                 _ => none("there is no such queue"),
             },
         }
@@ -168,16 +174,30 @@ impl<M: Memory> Controller<M> {
         Ok(())
     }
 
-    /// Looks how far the driver acknowledged completions, where a buffer says so.
+    /// Looks how far the driver acknowledged completions of a full queue, where a buffer says so. As with commands, one look
+    /// in vain is the last until the register is rung.
     pub(crate) fn look_for_room(&mut self, index: usize) -> Result<(), DriverError> {
         let (id, name) = (index as u16, QueueName::Completion(index as u16));
-        if let Some(shadow) = self.shadow(name)?
-            && let Some(Some(queue)) = self.completion.get_mut(index)
+        while let Some(Some(queue)) = self.completion.get(index)
+            && !queue.asleep
+            && queue.is_full()
         {
-            if queue.head != shadow {
-                queue.ring(id, shadow)?;
+            let head = queue.head;
+            let Some(shadow) = self.shadow(name)? else {
+                return Ok(());
+            };
+            let went_on = shadow != head;
+            if went_on {
+                if let Some(Some(queue)) = self.completion.get_mut(index) {
+                    queue.ring(id, shadow)?;
+                }
+                continue;
             }
-            self.set_event_index(name, shadow)?;
+            self.set_event_index(name, head)?;
+            let last_look = self.shadow(name)? == Some(head);
+            if let Some(Some(queue)) = self.completion.get_mut(index) {
+                queue.asleep = last_look;
+            }
         }
         Ok(())
     }

@@ -54,6 +54,8 @@ pub(crate) struct CompletionQueue {
     pub head: u32,
     pub tail: u32,
     pub phase: bool,
+    /// With doorbell buffers: full, and the buffer is looked at no more.
+    pub asleep: bool,
     /// Completions since the last interrupt that is still held back (coalescing).
     pub uninterrupted: u32,
     /// Completions that found the queue full, with whether they raise an interrupt.
@@ -69,6 +71,7 @@ impl CompletionQueue {
             head: 0,
             tail: 0,
             phase: true,
+            asleep: false,
             uninterrupted: 0,
             waiting: VecDeque::new(),
         }

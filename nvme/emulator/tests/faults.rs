@@ -11,12 +11,12 @@ use hal::dma::DmaBuffer;
 use hal::fake::FakeClock;
 use machine::{Driver, Machine, Queue};
 use nvme::spec::{
-    AdminOpcode, AsyncEvent, AsyncEventKind, ControllerStatus, CriticalWarning, InterruptCoalescing, LogId,
-    QueueCounts, Register, ShutdownStatus,
+    AdminOpcode, AsyncEvent, AsyncEventKind, ControllerStatus, CriticalWarning, DataPointer, InterruptCoalescing,
+    LogId, QueueCounts, Register, ShutdownStatus,
 };
 use nvme::{Command, CommandId, Error, NvmOpcode, Prps, Status};
 use nvme_emulator::fault::{Fault, Rule, Seeded};
-use nvme_emulator::{Backend, Config, NamespaceConfig, NullBackend, RamBackend};
+use nvme_emulator::{Backend, Config, DriverError, NamespaceConfig, NullBackend, RamBackend};
 
 struct Scene {
     machine: Machine,
@@ -46,7 +46,7 @@ fn scene_with(config: Config, prepare: impl FnOnce(&mut Driver)) -> Scene {
     let dma = machine.dma();
     let buffer = dma.allocate(4096, 4096).unwrap();
     let prps = Prps::new(&dma, &buffer, 0, 4096, 4096).unwrap();
-    let command = Command::read(1, 0, 8, prps.data_pointer());
+    let command = Command::read(1, 0, 1, prps.data_pointer());
     Scene {
         machine,
         driver,
@@ -430,6 +430,28 @@ fn media_errors_come_with_the_command_and_stand_in_the_log() {
 }
 
 #[test]
+fn data_spoiled_behind_the_last_address_is_no_overflow() {
+    // Found by fuzzing: the fault is the device's, and the address a driver's that went wrong.
+    let mut scene = scene();
+    let nowhere = DataPointer {
+        prp1: u64::MAX - 3,
+        prp2: 0,
+    };
+    scene.command.set_data(&nowhere);
+    scene.hit(
+        Fault::Data {
+            offset: 0xffff,
+            bytes: vec![1; 4],
+        },
+        7,
+    );
+    assert!(matches!(
+        scene.machine.device().errors(),
+        [DriverError::Unmapped { .. }]
+    ));
+}
+
+#[test]
 fn shutdown_that_never_ends_is_bounded() {
     let mut scene = scene();
     let ready = ControllerStatus::READY.with_shutdown(ShutdownStatus::Occurring);
@@ -491,7 +513,7 @@ fn play(seed: u64) -> Vec<String> {
     let dma = machine.dma();
     let buffer = dma.allocate(4096, 4096).unwrap();
     let prps = Prps::new(&dma, &buffer, 0, 4096, 4096).unwrap();
-    let command = Command::read(1, 0, 8, prps.data_pointer());
+    let command = Command::read(1, 0, 1, prps.data_pointer());
 
     machine.set_prompt(false);
     Seeded::new(seed).spoil(&mut machine.device(), 1..=2, 6);

@@ -17,6 +17,9 @@ use super::input::Input;
 const SCRIPT: usize = 32;
 const BLOCKS: u64 = 64;
 const QUEUES: u16 = 3;
+/// Pieces of memory that the driver may give up at most, when the device may still write to them: two for each queue pair,
+/// the page for admin data, and two pages of shadow doorbells.
+const MOST_GIVEN_UP: usize = 2 * (QUEUES as usize + 1) + 3;
 
 /// Runs the driver as the first bytes say, with a device that lies as the rest says.
 pub fn driver(bytes: &[u8]) {
@@ -76,6 +79,7 @@ pub fn driver(bytes: &[u8]) {
         result
     });
     device.check();
+    assert!(bus.live() <= MOST_GIVEN_UP, "{} pieces of memory given up", bus.live());
     if device.is_honest() && enough {
         let given_up = matches!(result, Err(Error::ResetsExhausted { .. }));
         assert!(result.is_ok() || given_up, "an honest device: {result:?}");

@@ -19,8 +19,8 @@ const REGIONS: usize = 12;
 const REGION: usize = 8192;
 const ENTRIES: u16 = 16;
 const QUEUES: u16 = 4;
-/// More records than the device may keep, whatever the driver does.
-const MOST_RECORDS: usize = 1024;
+/// Records of mistakes that the device keeps at most, whatever the driver does.
+const MOST_RECORDS: usize = 256;
 
 /// Drives the device as the bytes say: every so often right, else wrong in every way.
 pub fn emulator(bytes: &[u8]) {

@@ -218,7 +218,7 @@ fn fatal_status_during_enable_is_told() {
 
 #[test]
 fn a_device_that_is_gone_is_told_at_every_point() {
-    let gone = "nvme0: the device is gone (its registers read as all ones)";
+    let gone = "nvme0: the device is gone (its registers do not answer)";
     let machine = machine();
     machine.device().remove();
     assert_eq!(message(machine.start()), gone);

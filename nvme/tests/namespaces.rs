@@ -3,7 +3,7 @@
 mod common;
 
 use common::Machine;
-use nvme::spec::{AdminOpcode, Version};
+use nvme::spec::{AdminOpcode, Capabilities, CommandSet, Version};
 use nvme::{Error, MetadataPlacement, Status};
 use nvme_emulator::fault::{Fault, Rule};
 use nvme_emulator::{Config, NamespaceConfig, NullBackend};
@@ -190,4 +190,38 @@ fn impossible_namespaces_are_told() {
             format!("nvme0: Identify returned the impossible value {expected}")
         );
     }
+}
+
+#[test]
+fn zoned_namespaces_are_read_as_others_and_refused_for_random_writes_by_name() {
+    let mut zoned = namespace(3);
+    zoned.command_set = CommandSet::ZONED;
+    let mut keys = namespace(4);
+    keys.command_set = CommandSet::KEY_VALUE;
+    let mut protected = namespace(9);
+    protected.read_only = true;
+    let machine = Machine::new(Config::default(), [namespace(2), zoned, keys, protected]);
+    let upper = machine.device().read32(4) | (Capabilities::IO_COMMAND_SETS.bits() >> 32) as u32;
+    machine.device().set_register(4, upper);
+    let mut driver = machine.start().unwrap();
+    let namespaces = driver.namespaces().unwrap();
+    let told: Vec<_> = namespaces
+        .iter()
+        .map(|namespace| (namespace.id, namespace.zoned, namespace.supported().is_ok()))
+        .collect();
+    // The one of keys and values has no blocks.
+    assert_eq!(told, [(2, false, true), (3, true, true), (9, false, true)]);
+    let refusals: Vec<_> = namespaces
+        .iter()
+        .map(|namespace| namespace.writable().err().map(|error| error.to_string()))
+        .collect();
+    assert_eq!(
+        refusals,
+        [
+            None,
+            Some("nvme0: random writes to namespace 3, which is zoned, is not supported".into()),
+            Some("nvme0: writing to namespace 9, which is write protected, is not supported".into()),
+        ]
+    );
+    machine.assert_no_mistake();
 }

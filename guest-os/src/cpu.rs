@@ -176,7 +176,7 @@ impl Cpu {
         self.interrupts[slot].get()
     }
 
-    /// End-of-interrupt writes so far: one for each interrupt that was asked for.
+    /// End-of-interrupt writes so far, as they follow from the counts: one for each interrupt that was asked for.
     pub fn eois(&self) -> u64 {
         self.device_interrupts.get() + self.ticks.get() + self.wakes.get()
     }

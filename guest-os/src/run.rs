@@ -18,15 +18,16 @@ use workload::report::{self, Failure, FailureKind, Report};
 
 use crate::arch::{self, DmaMemory, MachineClock};
 use crate::discover::{self, Attached};
-use crate::engine::job::{File, Io, Job};
-use crate::engine::{Engine, EngineQueue, RUN, run_failure};
+use crate::engine::job::{File, Io, Job, fill};
+use crate::engine::{Engine, EngineQueue, Proof, RUN, run_failure};
 use crate::machine::Machine;
 use crate::{cpu, outbox, progress, skew, summary};
 
 /// Entries of a controller's error log that go into the report, the newest.
 const ERROR_LOG: usize = 8;
-/// The smallest queue that is made, in entries.
+/// The smallest and the largest queue that is made, in entries: no more commands than that have identifiers.
 const MIN_ENTRIES: u32 = 32;
+const MAX_ENTRIES: u32 = 4096;
 
 /// Does what the job set says, and sends the report.
 ///
@@ -42,9 +43,9 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
         ));
     }
     let targets = targets(&attached, job)?;
-    let plan = plan(machine, &attached, &targets, job)?;
+    let mut plan = plan(machine, &attached, &targets, job)?;
     route(&attached, &plan)?;
-    let engines = engines(&attached, &targets, &plan, job, &dma)?;
+    let engines = engines(&attached, &targets, &mut plan, job, &dma)?;
 
     let boot_ns = MachineClock
         .rate()
@@ -80,7 +81,13 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
         jobs: job_reports(&engines, &targets),
         notes: plan.notes,
     };
-    // The drive is told to come to rest before anybody is told that all went well.
+    // The drive is told to come to rest before anybody is told that all went well: queues first, then the controller.
+    for queue in engines.into_iter().flat_map(|engine| engine.release()) {
+        let deleted = queue.0.lock().delete_queue_pair(queue.1);
+        if let Err(error) = deleted {
+            log::warn!("{error}");
+        }
+    }
     for attached in &attached {
         attached
             .shared
@@ -255,86 +262,47 @@ fn route(attached: &[Attached], plan: &Plan) -> Result<(), Failure> {
 fn engines(
     attached: &[Attached],
     targets: &[Target],
-    plan: &Plan,
+    plan: &mut Plan,
     spec: &JobSpec,
     dma: &Dma,
 ) -> Result<Vec<Engine>, Failure> {
-    let memory = |error: &dyn core::fmt::Display| usage(error.to_string());
     let mut engines = Vec::new();
     for cpu in 0..plan.cpus {
-        let mine: Vec<&fanout::Queue> = plan.queues.iter().filter(|queue| queue.cpu == cpu).collect();
-        let mut jobs = Vec::new();
         // Sorted by slot, as the engine keeps them: places in the list stay valid.
-        let mut order: Vec<usize> = (0..mine.len()).collect();
-        order.sort_by_key(|number| mine[*number].slot);
+        let mut mine: Vec<&fanout::Queue> = plan.queues.iter().filter(|queue| queue.cpu == cpu).collect();
+        mine.sort_by_key(|queue| queue.slot);
         let place = |device: usize, job: usize| {
-            order
-                .iter()
-                .position(|number| mine[*number].device == device && mine[*number].jobs.contains(&job))
+            mine.iter()
+                .position(|queue| queue.device == device && queue.jobs.contains(&job))
+                .ok_or_else(|| run_failure(format!("job {job} has no queue of {}", attached[device].name)))
         };
-        for job in (0..spec.numjobs as usize).filter(|job| plan.cpu_of(*job) == cpu) {
-            let mut ios = Vec::new();
-            for number in 0..spec.iodepth {
-                let mut buffer = dma.allocate(spec.bs as usize, 4096).map_err(|error| memory(&error))?;
-                if spec.rw.writes() {
-                    // Something that compresses no better than random data, and differs from buffer to buffer.
-                    let apart = (job as u64 * u64::from(spec.iodepth) + u64::from(number) + 1) << 32;
-                    crate::engine::job::fill(&mut buffer, apart, spec.bs);
-                }
-                ios.push(Io::new(buffer));
-            }
-            let mut files = Vec::new();
-            for (number, target) in targets.iter().enumerate() {
-                let page_size = attached[target.device].info.page_size;
-                let mut commands = Vec::with_capacity(ios.len());
-                let mut pointers = Vec::with_capacity(ios.len());
-                for io in &ios {
-                    let prps =
-                        Prps::new(dma, &io.buffer, 0, spec.bs as usize, page_size).map_err(|error| memory(&error))?;
-                    let blocks = (spec.bs / u64::from(target.block_size)) as u32;
-                    commands.push(Command::read(target.id, 0, blocks, prps.data_pointer()));
-                    pointers.push(prps);
-                }
-                let random = Random::new(spec.randseed, (job * targets.len() + number) as u64);
-                files.push(File {
-                    name: target.name.clone(),
-                    id: target.id,
-                    block_size: u64::from(target.block_size),
-                    blocks_per_io: spec.bs / u64::from(target.block_size),
-                    offsets: match (spec.rw.is_random(), spec.norandommap) {
-                        (false, _) => Offsets::sequential(target.blocks),
-                        (true, false) => Offsets::mapped(target.blocks, random),
-                        (true, true) => Offsets::free(target.blocks, random),
-                    },
-                    queue: place(target.device, job)
-                        .ok_or_else(|| run_failure(format!("job {job} has no queue of {}", target.name)))?,
-                    commands,
-                    _pointers: pointers,
-                });
-            }
-            let blocks: u64 = targets.iter().map(|target| target.blocks).sum();
-            let whole = if spec.time_based { u64::MAX } else { blocks };
-            let quota = whole.min(spec.number_ios.unwrap_or(u64::MAX));
-            jobs.push(Job::new(spec.clone(), job, files, ios, quota));
-        }
+        let jobs: Vec<Job> = (0..spec.numjobs as usize)
+            .filter(|job| plan.cpu_of(*job) == cpu)
+            .map(|job| make_job(attached, targets, spec, job, dma, place))
+            .collect::<Result<_, _>>()?;
         let mut queues = Vec::new();
-        for number in &order {
-            let queue = mine[*number];
-            let shared = &attached[queue.device].shared;
+        for queue in mine {
+            let Attached { shared, info, .. } = &attached[queue.device];
             let depth = spec.iodepth.saturating_mul(queue.jobs.len() as u32);
-            let entries = (depth + 1).next_power_of_two().clamp(MIN_ENTRIES, 1 << 15) as u16;
+            let entries = depth
+                .saturating_add(1)
+                .clamp(MIN_ENTRIES, MAX_ENTRIES)
+                .next_power_of_two() as u16;
             let vector = queue.entry.map(|entry| entry as u16);
             let pair = shared
                 .lock()
                 .create_queue_pair(queue.index as u16 + 1, entries, vector)
                 .map_err(|error| run_failure(error.to_string()))?;
-            let proof = jobs
-                .iter()
-                .flat_map(|job: &Job| &job.files)
-                .find(|file| order.get(file.queue) == Some(number))
-                .and_then(|file| file.commands.first().copied());
-            let proof =
-                proof.ok_or_else(|| run_failure(format!("no job uses queue {} of {}", pair.id(), shared.name)))?;
+            if u32::from(pair.capacity()) < depth {
+                let (name, id, most) = (&shared.name, pair.id(), pair.capacity());
+                plan.notes.push(format!(
+                    "{name} queue {id} holds {most} of the {depth} commands asked for"
+                ));
+            }
+            let target = targets.iter().find(|target| target.device == queue.device);
+            let target = target.ok_or_else(|| run_failure(format!("no job uses {}", shared.name)))?;
+            let proof = Proof::new(dma, target.id, u64::from(target.block_size), info.page_size)
+                .map_err(|error| usage(error.to_string()))?;
             let route = queue.entry.zip(queue.slot);
             queues.push(EngineQueue::new(shared.clone(), pair, proof, route, queue.jobs.clone()));
         }
@@ -343,18 +311,83 @@ fn engines(
     Ok(engines)
 }
 
+/// Makes one job: its memory, and for each namespace a command for each I/O buffer.
+fn make_job(
+    attached: &[Attached],
+    targets: &[Target],
+    spec: &JobSpec,
+    job: usize,
+    dma: &Dma,
+    place: impl Fn(usize, usize) -> Result<usize, Failure>,
+) -> Result<Job, Failure> {
+    let no_memory = |what: &dyn core::fmt::Display| usage(format!("{what}; use a smaller iodepth, or more memory"));
+    let no_lists = |_| no_memory(&"no memory is left for the lists of I/Os");
+    let depth = spec.iodepth as usize;
+    let bytes = spec.bs as usize;
+    // No buffer crosses a page that it could lie in.
+    let apart = if bytes < 4096 {
+        bytes.next_power_of_two()
+    } else {
+        bytes.next_multiple_of(4096)
+    };
+    let length = depth
+        .checked_mul(apart)
+        .ok_or_else(|| no_memory(&"the I/O buffers have more bytes than can be counted"))?;
+    let mut buffer = dma.allocate(length, 4096).map_err(|error| no_memory(&error))?;
+    let mut ios = Vec::new();
+    ios.try_reserve_exact(depth).map_err(no_lists)?;
+    for number in 0..depth {
+        if spec.rw.writes() {
+            // Something that compresses no better than random data, and differs from buffer to buffer.
+            let place = ((job * depth + number + 1) as u64) << 32;
+            fill(&mut buffer, number * apart, place, spec.bs);
+        }
+        ios.push(Io::new(number * apart));
+    }
+    let mut files = Vec::new();
+    for (number, target) in targets.iter().enumerate() {
+        let page_size = attached[target.device].info.page_size;
+        let blocks = (spec.bs / u64::from(target.block_size)) as u32;
+        let mut commands = Vec::new();
+        let mut pointers = Vec::new();
+        commands.try_reserve_exact(depth).map_err(no_lists)?;
+        pointers.try_reserve_exact(depth).map_err(no_lists)?;
+        for io in &ios {
+            let prps = Prps::new(dma, &buffer, io.offset, bytes, page_size).map_err(|error| no_memory(&error))?;
+            commands.push(Command::read(target.id, 0, blocks, prps.data_pointer()));
+            pointers.push(prps);
+        }
+        let random = Random::new(spec.randseed, (job * targets.len() + number) as u64);
+        files.push(File {
+            name: target.name.clone(),
+            id: target.id,
+            block_size: u64::from(target.block_size),
+            blocks_per_io: u64::from(blocks),
+            offsets: match (spec.rw.is_random(), spec.norandommap) {
+                (false, _) => Offsets::sequential(target.blocks),
+                (true, false) => Offsets::mapped(target.blocks, random),
+                (true, true) => Offsets::free(target.blocks, random),
+            },
+            quota: if spec.time_based { u64::MAX } else { target.blocks },
+            left: 0,
+            queue: place(target.device, job)?,
+            commands,
+            _pointers: pointers,
+        });
+    }
+    Job::new(spec.clone(), job, files, buffer, ios).ok_or_else(|| no_memory(&"no memory is left for the lists of I/Os"))
+}
+
 /// Runs an engine on each CPU, the first on this one, and returns them when all are done.
 fn start(engines: Vec<Engine>) -> Vec<Engine> {
     let count = engines.len();
     let mut engines = engines.into_iter();
     let first = engines.next();
     for (engine, (index, cpu)) in engines.zip(cpu::all().iter().enumerate().skip(1)) {
-        cpu.jobs.set(engine.jobs.len() as u64);
         cpu.give(index, Box::new(engine));
     }
     let mut done: Vec<Engine> = Vec::with_capacity(count);
     if let Some(mut engine) = first {
-        cpu::this().jobs.set(engine.jobs.len() as u64);
         engine.run();
         done.push(engine);
     }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 use hal::clock::Clock;
 use workload::report;
 
-use crate::arch::MachineClock;
+use crate::arch::{self, MachineClock};
 use crate::machine::Machine;
 
 /// The latest time that any CPU saw.
@@ -14,11 +14,12 @@ static LATEST: AtomicU64 = AtomicU64::new(0);
 /// The largest step backwards that any CPU saw, in ticks.
 static WORST: AtomicU64 = AtomicU64::new(0);
 
-/// Compares this CPU's clock with the latest time seen anywhere. Every CPU does so a few times on its way into a run.
+/// Compares this CPU's clock with the latest time seen anywhere. All CPUs do so at the same time, right before a run.
 pub fn observe() {
-    for _ in 0..100 {
+    for _ in 0..200 {
         let latest = LATEST.load(SeqCst);
-        let now = MachineClock.ticks();
+        // Not before the load above has its value.
+        let now = arch::ordered_ticks();
         if now < latest {
             WORST.fetch_max(latest - now, Relaxed);
         }

@@ -115,6 +115,14 @@ pub fn plan(devices: &[Device<'_>], demand: Demand) -> Option<Plan> {
         notes.push(format!("{jobs} jobs share {used} of {cpus} CPUs"));
     }
 
+    // How many vectors a CPU needs, over all devices. CPU after CPU gets the next so many, so that no two CPUs use the same
+    // vector as long as all fit: then an interrupt on the wrong CPU shows itself.
+    let groups_of = |device: &Device<'_>| {
+        let count = if device.queues >= jobs { jobs } else { used };
+        if device.entries >= count { count } else { used }
+    };
+    let each: usize = devices.iter().map(|device| groups_of(device).div_ceil(used)).sum();
+
     let mut plan = Plan {
         cpus: used,
         queues: Vec::new(),
@@ -126,7 +134,7 @@ pub fn plan(devices: &[Device<'_>], demand: Demand) -> Option<Plan> {
         // Each job its queue, or each CPU one for all its jobs.
         let count = if *queues >= jobs { jobs } else { used };
         // Each queue its entry, or each CPU one for all its queues.
-        let groups = if *entries >= count { count } else { used };
+        let groups = groups_of(&devices[device]);
         let first = usize::from(*entries > groups);
         for index in 0..count {
             let cpu = index % used;
@@ -139,7 +147,7 @@ pub fn plan(devices: &[Device<'_>], demand: Demand) -> Option<Plan> {
                 Some(queue) => queue.slot.unwrap_or(0),
                 None => {
                     given[cpu] += 1;
-                    (given[cpu] - 1) % slots
+                    (cpu * each + given[cpu] - 1) % slots
                 }
             });
             let jobs = if count == jobs {
@@ -193,14 +201,23 @@ mod tests {
     }
 
     #[test]
+    fn no_two_cpus_use_the_same_vector_while_all_fit() {
+        let plan = plan(&[device(64, 65); 4], demand(32, 32)).unwrap();
+        let mut slots: Vec<_> = plan.queues.iter().map(|queue| queue.slot).collect();
+        slots.sort();
+        slots.dedup();
+        assert_eq!(slots.len(), 128);
+    }
+
+    #[test]
     fn enough_of_everything() {
         let plan = plan(&[device(64, 65), device(64, 65)], demand(2, 4)).unwrap();
         assert_eq!(plan.cpus, 2);
         let expected = [
             (0, 0, Some(1), Some(0)),
-            (0, 1, Some(2), Some(0)),
+            (0, 1, Some(2), Some(2)),
             (1, 0, Some(1), Some(1)),
-            (1, 1, Some(2), Some(1)),
+            (1, 1, Some(2), Some(3)),
         ];
         assert_eq!(routes(&plan), expected);
         assert!(plan.notes.is_empty());
@@ -209,7 +226,7 @@ mod tests {
     #[test]
     fn as_many_entries_as_queues() {
         let plan = plan(&[device(2, 2)], demand(2, 2)).unwrap();
-        assert_eq!(routes(&plan), [(0, 0, Some(0), Some(0)), (0, 1, Some(1), Some(0))]);
+        assert_eq!(routes(&plan), [(0, 0, Some(0), Some(0)), (0, 1, Some(1), Some(1))]);
         assert!(plan.notes.is_empty());
     }
 

@@ -242,7 +242,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         self.resets
     }
 
-    /// Looks whether the controller is still there and well: one register read.
+    /// Looks whether the controller is still there and well: one register read, or two.
     ///
     /// # Errors
     /// [`Error::Gone`], [`Error::FatalStatus`].
@@ -290,12 +290,15 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
 
     /// CSTS, unless the device is gone.
     pub(crate) fn status(&self) -> Result<ControllerStatus, Error> {
-        match ControllerStatus(self.registers.read32(Register::Csts.offset())) {
-            ControllerStatus::GONE => Err(Error::Gone {
+        let status = ControllerStatus(self.registers.read32(Register::Csts.offset()));
+        // Where no device answers, buses read as all ones, and those of some hypervisors as all zeros. No version is 0.
+        let silent = status.0 == 0 && self.registers.read32(Register::Vs.offset()) == 0;
+        if status == ControllerStatus::GONE || silent {
+            return Err(Error::Gone {
                 controller: self.name.clone(),
-            }),
-            status => Ok(status),
+            });
         }
+        Ok(status)
     }
 
     fn configuration(&self) -> ControllerConfiguration {

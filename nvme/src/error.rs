@@ -16,8 +16,8 @@ use crate::spec::{AdminOpcode, CommandId, Status};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Registers read as all ones: the device was removed, lost power, or its memory decoding is off.
-    #[error("{controller}: the device is gone (its registers read as all ones)")]
+    /// Registers read as all ones, or all zeros: the device was removed, lost power, or its memory decoding is off.
+    #[error("{controller}: the device is gone (its registers do not answer)")]
     Gone {
         /// The controller's name.
         controller: Arc<str>,

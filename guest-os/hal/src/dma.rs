@@ -432,9 +432,38 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaRing<T> {
         u64::from_le(unsafe { self.entry(index).add(word).read_volatile() })
     }
 
+    /// Entry `index`, to read its words: the index is checked once for all of them.
+    ///
+    /// # Panics
+    /// When there is no such entry.
+    #[inline(always)]
+    pub fn at(&self, index: usize) -> DmaEntry<'_, T> {
+        DmaEntry {
+            words: self.entry(index),
+            ring: PhantomData,
+        }
+    }
+
     /// Sets every byte of the ring to 0.
     pub fn clear(&mut self) {
         self.buffer.clear();
+    }
+}
+
+/// An entry of a [`DmaRing`].
+#[derive(Clone, Copy)]
+pub struct DmaEntry<'a, T> {
+    words: *const u64,
+    ring: PhantomData<&'a DmaRing<T>>,
+}
+
+impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaEntry<'_, T> {
+    /// Reads the 64-bit word `WORD`, in the CPU's byte order, anew at each call.
+    #[inline(always)]
+    pub fn word<const WORD: usize>(&self) -> u64 {
+        const { assert!(WORD < DmaRing::<T>::WORDS, "a word beyond the entry") };
+        // SAFETY: inside the entry, whose ring lives as long as this borrow of it.
+        u64::from_le(unsafe { self.words.add(WORD).read_volatile() })
     }
 }
 
@@ -451,6 +480,10 @@ mod tests {
         assert_eq!(ring.read(7), [0; 4]);
         ring.write(3, &[1u32.to_le(), 2u32.to_le(), 3u32.to_le(), 4u32.to_le()]);
         assert_eq!(ring.read_word(3, 1), 4 << 32 | 3);
+        assert_eq!(
+            (ring.at(3).word::<0>(), ring.at(3).word::<1>()),
+            (2 << 32 | 1, 4 << 32 | 3)
+        );
         let mut seen = [0; 16];
         bus.read(ring.address().offset(48), &mut seen).unwrap();
         assert_eq!(seen, [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);

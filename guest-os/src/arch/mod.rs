@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`exit`] | ends the whole machine, from any CPU |
 //! | [`console_write`] | bytes to the console; never waits for ever |
-//! | [`MachineClock`] | the clock |
+//! | [`MachineClock`], [`ordered_ticks`] | the clock; the same, in order with loads |
 //! | [`cpu_index`] | the index of this CPU |
 //! | [`start_cpus`] | starts the other CPUs |
 //! | [`wake`], [`halt`] | sleep, and the end of another CPU's sleep |
@@ -25,6 +25,6 @@ mod x86_64;
 #[cfg(target_arch = "x86_64")]
 pub use self::x86_64::{
     DmaMemory, INTERRUPT_CONTROLLER, MachineClock, NAME, SLOTS, Trap, console_write, cpu_index, exit, halt, here,
-    interrupts_off, interrupts_on, map_device, mark, message, start_cpus, start_tick, stop_tick, vector, wait_for_end,
-    wake, without_interrupts,
+    interrupts_off, interrupts_on, map_device, mark, message, ordered_ticks, start_cpus, start_tick, stop_tick, vector,
+    wait_for_end, wake, without_interrupts,
 };

@@ -29,6 +29,9 @@ pub struct File {
     pub blocks_per_io: u64,
     /// Which block of the job's size comes next.
     pub offsets: Offsets,
+    /// I/Os of a whole run in it, without a time limit; and those that are still to come.
+    pub quota: u64,
+    pub left: u64,
     /// The queue pair, by its place in the CPU's list.
     pub queue: usize,
     /// The command of each buffer, whole but for opcode and address.
@@ -39,8 +42,8 @@ pub struct File {
 
 /// One I/O buffer, and the I/O that uses it.
 pub struct Io {
-    /// Data.
-    pub buffer: DmaBuffer,
+    /// Where the buffer begins in the job's memory.
+    pub offset: usize,
     /// Clock before the command was written, and after its doorbell.
     start: u64,
     issued: u64,
@@ -51,10 +54,10 @@ pub struct Io {
 }
 
 impl Io {
-    /// An idle buffer.
-    pub const fn new(buffer: DmaBuffer) -> Self {
+    /// An idle buffer at this offset of the job's memory.
+    pub const fn new(offset: usize) -> Self {
         Self {
-            buffer,
+            offset,
             start: 0,
             issued: 0,
             lba: 0,
@@ -72,6 +75,8 @@ pub struct Job {
     pub index: usize,
     /// Namespaces, used in turn.
     pub files: Vec<File>,
+    /// The memory of all I/O buffers.
+    buffer: DmaBuffer,
     ios: Vec<Io>,
     next_file: usize,
     free: Vec<u16>,
@@ -106,15 +111,20 @@ pub struct Tools<'a> {
 }
 
 impl Job {
-    /// A job over `files` with one buffer per I/O in flight.
-    pub fn new(spec: JobSpec, index: usize, files: Vec<File>, ios: Vec<Io>, quota: u64) -> Self {
-        let depth = ios.len();
-        Self {
+    /// A job over `files` with one part of `buffer` per I/O in flight. None when there is no memory for its lists.
+    pub fn new(spec: JobSpec, index: usize, files: Vec<File>, buffer: DmaBuffer, ios: Vec<Io>) -> Option<Self> {
+        let (mut free, mut batch) = (Vec::new(), Vec::new());
+        free.try_reserve_exact(ios.len()).ok()?;
+        batch.try_reserve_exact(ios.len()).ok()?;
+        // The last is taken first.
+        free.extend((0..ios.len() as u16).rev());
+        let whole = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.quota));
+        let quota = whole.min(spec.number_ios.unwrap_or(u64::MAX));
+        Some(Self {
             index,
             next_file: 0,
-            // The last is taken first.
-            free: (0..depth as u16).rev().collect(),
-            batch: Vec::with_capacity(depth),
+            free,
+            batch,
             mix: Random::new(spec.randseed ^ 0x6d69_7872, index as u64),
             block_bytes: spec.bs,
             started: 0,
@@ -132,15 +142,25 @@ impl Job {
             ramp: [0; 4],
             spec,
             files,
+            buffer,
             ios,
-        }
+        })
     }
 
     /// The run begins: the ramp, or the measurement.
     pub fn begin(&mut self, now: u64, ramp: bool) {
         self.measured_from = now;
         self.sampled_at = now;
-        self.end = if ramp { u64::MAX } else { self.quota };
+        // I/Os that the ramp began and did not see the end of belong to the measurement.
+        let begun = self.in_flight() as u64;
+        self.end = if ramp {
+            u64::MAX
+        } else {
+            self.started.saturating_add(self.quota).saturating_sub(begun)
+        };
+        for file in &mut self.files {
+            file.left = if ramp { u64::MAX } else { file.quota };
+        }
     }
 
     /// The ramp is over: forget what was counted, and begin to measure.
@@ -151,7 +171,6 @@ impl Job {
         self.failures = Failures::default();
         (self.depths, self.submit_batches, self.complete_batches) = Default::default();
         self.begin(now, false);
-        self.end = self.started.saturating_add(self.quota);
     }
 
     /// Begin no more I/O.
@@ -184,7 +203,7 @@ impl Job {
             if self.started >= self.end {
                 break;
             }
-            let file_number = self.next_file;
+            let file_number = self.file_to_use();
             let (Some(file), Some(io)) = (self.files.get_mut(file_number), self.ios.get_mut(usize::from(number)))
             else {
                 break;
@@ -209,7 +228,7 @@ impl Job {
             if write {
                 writes += 1;
                 if self.spec.verify == Verify::Pattern {
-                    fill(&mut io.buffer, io.lba * file.block_size, self.block_bytes);
+                    fill(&mut self.buffer, io.offset, io.lba * file.block_size, self.block_bytes);
                 }
             }
             command.set_opcode(if write { NvmOpcode::WRITE } else { NvmOpcode::READ });
@@ -221,6 +240,7 @@ impl Job {
             {
                 break;
             }
+            file.left -= 1;
             self.free.pop();
             self.batch.push(number);
             self.started += 1;
@@ -259,6 +279,19 @@ impl Job {
             self.depths[depth_row(depth)] += 1;
         }
         self.submit_batches[batch_row(count)] += 1;
+    }
+
+    /// The next namespace in turn that is not done.
+    #[inline]
+    fn file_to_use(&self) -> usize {
+        let mut number = self.next_file;
+        while self.files.get(number).is_some_and(|file| file.left == 0) {
+            number = if number + 1 == self.files.len() { 0 } else { number + 1 };
+            if number == self.next_file {
+                break;
+            }
+        }
+        number
     }
 
     /// One of the job's commands ended, as was seen at `now`. Returns whether the job is done.
@@ -340,7 +373,10 @@ impl Job {
         for (index, block) in (0..self.block_bytes).step_by(file.block_size as usize).enumerate() {
             let wrong = (0..file.block_size).step_by(8).find_map(|at| {
                 let offset = base + block + at;
-                let (expected, found) = (pattern::word(0, offset), io.buffer.read64((block + at) as usize));
+                let (expected, found) = (
+                    pattern::word(0, offset),
+                    self.buffer.read64(io.offset + (block + at) as usize),
+                );
                 (expected != found).then_some((offset, expected, found))
             });
             if let Some((offset, expected, found)) = wrong {
@@ -396,9 +432,9 @@ impl Job {
     }
 }
 
-/// Writes the contents that belong at `offset` of a namespace.
-pub fn fill(buffer: &mut DmaBuffer, offset: u64, length: u64) {
-    for at in (0..length).step_by(8) {
-        buffer.write64(at as usize, pattern::word(0, offset + at));
+/// Writes the contents that belong at `offset` of a namespace to `at` of a buffer.
+pub fn fill(buffer: &mut DmaBuffer, at: usize, offset: u64, length: u64) {
+    for word in (0..length).step_by(8) {
+        buffer.write64(at + word as usize, pattern::word(0, offset + word));
     }
 }

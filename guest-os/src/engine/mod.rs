@@ -12,12 +12,14 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use core::time::Duration;
 
 use hal::clock::{Clock, TickRate};
+use hal::dma::{Dma, DmaBuffer};
 use hal::mmio::MmioRegion;
-use nvme::{QueueCounters, QueuePair};
+use nvme::{PrpError, Prps, QueueCounters, QueuePair};
 use workload::job::Wait;
 use workload::report::{Failure, FailureKind};
 
@@ -39,6 +41,8 @@ const LOOKS: u64 = 64;
 pub struct Run {
     /// CPUs whose queues are proved, or that failed.
     proved: AtomicUsize,
+    /// CPUs that have compared their clocks.
+    compared: AtomicUsize,
     /// When the run began; 0 before.
     began: AtomicU64,
     /// CPUs that are done.
@@ -52,6 +56,7 @@ pub struct Run {
 /// The one run of this guest.
 pub static RUN: Run = Run {
     proved: AtomicUsize::new(0),
+    compared: AtomicUsize::new(0),
     began: AtomicU64::new(0),
     finished: AtomicUsize::new(0),
     stop: AtomicBool::new(false),
@@ -65,14 +70,38 @@ impl Run {
     }
 }
 
+/// A command that proves a queue: a read of one block, into memory of its own.
+pub struct Proof {
+    command: nvme::Command,
+    _buffer: DmaBuffer,
+    _pointers: Prps,
+}
+
+impl Proof {
+    /// A read of the first block of namespace `id`, on a controller with pages of `page_size` bytes.
+    ///
+    /// # Errors
+    /// When there is no memory.
+    pub fn new(dma: &Dma, id: u32, block_size: u64, page_size: usize) -> Result<Self, PrpError> {
+        let length = block_size as usize;
+        let buffer = dma.allocate(length, 4096)?;
+        let pointers = Prps::new(dma, &buffer, 0, length, page_size)?;
+        Ok(Self {
+            command: nvme::Command::read(id, 0, 1, pointers.data_pointer()),
+            _buffer: buffer,
+            _pointers: pointers,
+        })
+    }
+}
+
 /// A queue pair in an engine, and where its interrupts arrive.
 pub struct EngineQueue {
     /// The controller.
     pub shared: Arc<SharedController>,
     /// The queue pair.
     pub pair: QueuePair<MmioRegion>,
-    /// A command that proves the queue: a read of the first blocks, into the first buffer of a job that uses the queue.
-    pub proof: nvme::Command,
+    /// Proves the queue.
+    proof: Proof,
     /// MSI-X entry, and the CPU's slot.
     pub entry: Option<usize>,
     pub slot: Option<usize>,
@@ -97,7 +126,7 @@ impl EngineQueue {
     pub fn new(
         shared: Arc<SharedController>,
         pair: QueuePair<MmioRegion>,
-        proof: nvme::Command,
+        proof: Proof,
         route: Option<(usize, usize)>,
         jobs: Vec<usize>,
     ) -> Self {
@@ -137,7 +166,7 @@ pub struct Engine {
     /// Sorted by slot.
     pub queues: Vec<EngineQueue>,
     /// Words of the bitmap of slots that these queues use.
-    words: usize,
+    words: Range<usize>,
     pub jobs: Vec<Job>,
     /// The first CPU of the run leads: it marks, and prints progress.
     leads: bool,
@@ -184,11 +213,7 @@ impl Engine {
         }
         Self {
             wait,
-            words: queues
-                .iter()
-                .filter_map(|queue| queue.slot)
-                .max()
-                .map_or(0, |slot| slot / 64 + 1),
+            words: words(&queues),
             queues,
             active: jobs.len(),
             jobs,
@@ -211,11 +236,21 @@ impl Engine {
         }
     }
 
+    /// Takes the engine apart, for its queue pairs to be deleted. The I/O buffers stay: a controller that does not obey may
+    /// still write to them, and the machine ends soon.
+    pub fn release(self) -> impl Iterator<Item = (Arc<SharedController>, QueuePair<MmioRegion>)> {
+        core::mem::forget(self.jobs);
+        self.queues.into_iter().map(|queue| {
+            core::mem::forget(queue.proof);
+            (queue.shared, queue.pair)
+        })
+    }
+
     /// Proves the queues, waits for the other CPUs to have done so, and runs the jobs to their end.
     pub fn run(&mut self) {
         let cpu = cpu::this();
+        cpu.jobs.set(self.active as u64);
         arch::start_tick(TICK);
-        skew::observe();
         if let Err(failure) = self.prove(cpu) {
             self.fail(failure);
         }
@@ -246,6 +281,7 @@ impl Engine {
             self.fail(failure);
         }
         self.leave();
+        cpu.jobs.set(0);
         RUN.finished.fetch_add(1, AcqRel);
         if !self.leads {
             arch::stop_tick();
@@ -290,7 +326,7 @@ impl Engine {
     fn prove(&mut self, cpu: &Cpu) -> Result<(), Failure> {
         for queue in &mut self.queues {
             let before = queue.slot.map(|slot| cpu.interrupts(slot));
-            if queue.pair.write(&queue.proof, 0).is_err() {
+            if queue.pair.write(&queue.proof.command, 0).is_err() {
                 let (name, id) = (&queue.shared.name, queue.pair.id());
                 return Err(run_failure(format!("{name} queue {id}: no room for a first command")));
             }
@@ -322,11 +358,16 @@ impl Engine {
         Ok(())
     }
 
-    /// All CPUs begin together, when the last has proved its queues.
+    /// All CPUs begin together, when the last has proved its queues, and all have compared their clocks.
     fn wait_for_start(&mut self) {
+        while RUN.proved.load(Acquire) < self.cpus {
+            core::hint::spin_loop();
+        }
+        skew::observe();
+        RUN.compared.fetch_add(1, AcqRel);
         let mut now = 0;
         if self.leads {
-            while RUN.proved.load(Acquire) < self.cpus {
+            while RUN.compared.load(Acquire) < self.cpus {
                 core::hint::spin_loop();
             }
             if !RUN.stop.load(Acquire) && self.ramp == 0 {
@@ -364,8 +405,8 @@ impl Engine {
     /// The loop. `W` is the way to find completions, so that each way has a loop of its own.
     fn turn<W: WaitMode>(&mut self, cpu: &Cpu) -> Result<(), Failure> {
         while self.active > 0 {
-            if MachineClock.ticks() >= self.next_look_up {
-                self.look_up(cpu)?;
+            if MachineClock.ticks() >= self.next_look_up && !self.look_up(cpu)? {
+                break;
             }
             for (number, job) in self.jobs.iter_mut().enumerate() {
                 job.submit(&mut Tools {
@@ -414,7 +455,7 @@ impl Engine {
     #[inline]
     fn reap_ready(&mut self, cpu: &Cpu) -> Result<bool, Failure> {
         let mut any = false;
-        for word in 0..self.words {
+        for word in self.words.clone() {
             let mut bits = cpu.take_ready(word);
             while bits != 0 {
                 any = true;
@@ -422,24 +463,30 @@ impl Engine {
                 bits &= bits - 1;
                 let first = self.queues.partition_point(|queue| queue.slot < Some(slot));
                 let mut number = first;
+                let mut count = 0;
                 while self.queues.get(number).is_some_and(|queue| queue.slot == Some(slot)) {
-                    let count = self.reap(number)?;
-                    let queue = &mut self.queues[number];
-                    queue.state.suspect = false;
-                    if count == 0 {
-                        queue.spurious += 1;
-                    }
+                    count += self.reap(number)?;
+                    self.queues[number].state.suspect_since = None;
                     number += 1;
+                }
+                if count == 0
+                    && let Some(queue) = self.queues.get_mut(first)
+                {
+                    queue.spurious += 1;
                 }
             }
         }
         Ok(any)
     }
 
-    /// Everything that is not the hot path, ten times a second.
+    /// Everything that is not the hot path, ten times a second. False: another CPU has failed, whose error tells; nobody waits
+    /// for what is in flight.
     #[cold]
-    fn look_up(&mut self, cpu: &Cpu) -> Result<(), Failure> {
+    fn look_up(&mut self, cpu: &Cpu) -> Result<bool, Failure> {
         let now = MachineClock.ticks();
+        if RUN.stop.load(Acquire) {
+            return Ok(false);
+        }
         cpu.heartbeat.add(1);
         if !self.measuring && now >= self.measure_at {
             self.measuring = true;
@@ -451,7 +498,7 @@ impl Engine {
             }
             self.take_base(cpu);
         }
-        let over = now >= self.end_at || RUN.stop.load(Acquire);
+        let over = now >= self.end_at;
         for job in &mut self.jobs {
             if job.finished_at.is_none() {
                 job.sample(now);
@@ -461,6 +508,7 @@ impl Engine {
                 }
             }
         }
+        cpu.jobs.set(self.active as u64);
         self.look_for_lost(cpu, now)?;
         let totals = self
             .jobs
@@ -483,7 +531,16 @@ impl Engine {
                 self.next_look_up = self.next_look_up.min(limit);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+}
+
+/// The words of the bitmap of slots that these queues use.
+fn words(queues: &[EngineQueue]) -> Range<usize> {
+    let words = || queues.iter().filter_map(|queue| queue.slot).map(|slot| slot / 64);
+    match (words().min(), words().max()) {
+        (Some(first), Some(last)) => first..last + 1,
+        _ => 0..0,
     }
 }
 

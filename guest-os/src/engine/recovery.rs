@@ -20,6 +20,8 @@ use super::{Engine, RUN, protocol, run_failure};
 use crate::arch::MachineClock;
 use crate::cpu::Cpu;
 
+/// An interrupt that is this much later than its completion does not come any more.
+const LOST_AFTER: Duration = Duration::from_millis(50);
 /// A queue without a completion for this long is reason to ask the controller how it is.
 const CONCERN: Duration = Duration::from_secs(1);
 /// What an Abort is given to take effect.
@@ -28,6 +30,9 @@ const ABORT_GRACE: Duration = Duration::from_secs(1);
 const ABORTS: usize = 4;
 /// How long CPUs may take to come to a stop, or to make their queues anew.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why a controller is reset whose commands do not complete.
+const TOO_LATE: &str = "its commands take longer than command_timeout allows";
 
 /// Nothing unusual.
 const RUNNING: usize = 0;
@@ -105,8 +110,8 @@ impl SharedController {
 pub struct QueueState {
     /// When completions last came, or the queue last was empty.
     pub moved: u64,
-    /// Completions lay there at the last look up, and no interrupt had come.
-    pub suspect: bool,
+    /// Since when completions lie there of which no interrupt has told.
+    pub suspect_since: Option<u64>,
     /// Aborts were sent; until when they may take effect.
     abort_deadline: Option<u64>,
     /// The recovery of its controller that this CPU last took part in.
@@ -117,39 +122,33 @@ impl Engine {
     /// Looks at each queue whose completions are late. Called ten times a second.
     pub(super) fn look_for_lost(&mut self, cpu: &Cpu, now: u64) -> Result<(), Failure> {
         self.epoch = self.epoch.wrapping_add(1);
-        if RUN.stop.load(Acquire) {
-            // Somebody else failed, and its error tells; nobody waits for what is in flight.
-            self.active = 0;
-            return Ok(());
-        }
         for number in 0..self.queues.len() {
             self.join_recovery(number, cpu)?;
             let queue = &mut self.queues[number];
             queue.pair.set_epoch(self.epoch);
             if queue.pair.in_flight() == 0 {
                 queue.state.moved = now;
-                queue.state.suspect = false;
+                queue.state.suspect_since = None;
                 continue;
             }
             if self.wait.uses_interrupts() && queue.pair.is_ready() && !cpu.any_ready() {
-                // Once may be chance: the interrupt is on its way. At the next look up it is lost.
-                if queue.state.suspect {
+                // Once may be chance: the interrupt is on its way. A while later it is lost.
+                let since = *queue.state.suspect_since.get_or_insert(now);
+                if now.saturating_sub(since) >= self.rate.ticks(LOST_AFTER) {
+                    queue.state.suspect_since = None;
                     let found = self.reap(number)?;
                     self.queues[number].missed += found as u64;
-                    self.queues[number].state.suspect = false;
-                } else {
-                    queue.state.suspect = true;
                 }
                 continue;
             }
-            queue.state.suspect = false;
+            queue.state.suspect_since = None;
             if now.saturating_sub(queue.state.moved) > self.rate.ticks(CONCERN) {
                 let status = queue.shared.lock().check_status();
                 match status {
                     Ok(()) => {}
                     Err(error @ nvme::Error::FatalStatus { .. }) => {
                         log::warn!("{error}");
-                        self.recover(number, cpu)?;
+                        self.recover(number, cpu, &error.to_string())?;
                         continue;
                     }
                     Err(error) => return Err(run_failure(error.to_string())),
@@ -171,7 +170,7 @@ impl Engine {
         }
         match queue.state.abort_deadline {
             Some(deadline) if now < deadline => Ok(()),
-            Some(_) => self.recover(number, cpu),
+            Some(_) => self.recover(number, cpu, TOO_LATE),
             None => {
                 let id = queue.pair.id();
                 let shared = queue.shared.clone();
@@ -183,9 +182,11 @@ impl Engine {
                 shared.timeouts.fetch_add(overdue.len() as u64, Relaxed);
                 for command in overdue {
                     shared.aborts.fetch_add(1, Relaxed);
-                    if let Err(error) = shared.lock().abort(id, command) {
+                    // Not in the condition, where the lock would be held for the whole block.
+                    let aborted = shared.lock().abort(id, command);
+                    if let Err(error) = aborted {
                         log::warn!("{error}");
-                        return self.recover(number, cpu);
+                        return self.recover(number, cpu, TOO_LATE);
                     }
                 }
                 self.queues[number].state.abort_deadline = Some(MachineClock.deadline(ABORT_GRACE));
@@ -195,7 +196,7 @@ impl Engine {
     }
 
     /// Resets a queue's controller, unless another CPU is at it, or at another controller: then the next look up tells more.
-    fn recover(&mut self, number: usize, cpu: &Cpu) -> Result<(), Failure> {
+    fn recover(&mut self, number: usize, cpu: &Cpu, why: &str) -> Result<(), Failure> {
         if CONDUCTED.swap(true, AcqRel) {
             return Ok(());
         }
@@ -206,7 +207,10 @@ impl Engine {
         shared.phase.store(STOPPING, Release);
         let others = |counter: &AtomicUsize| counter.load(Acquire) + 1 >= shared.owners.load(Acquire);
         wait(cpu, &shared.name, "stop", || others(&shared.stopped))?;
-        shared.lock().reset().map_err(|error| run_failure(error.to_string()))?;
+        shared
+            .lock()
+            .reset()
+            .map_err(|error| run_failure(format!("{error}: {why}")))?;
         shared.phase.store(RECREATING, Release);
         self.recreate(&shared)?;
         wait(cpu, &shared.name, "make their queues anew", || {

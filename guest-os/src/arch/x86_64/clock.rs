@@ -25,6 +25,14 @@ pub fn ticks() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
+/// The counter, read after all earlier loads are done (SDM vol. 2B, RDTSC: LFENCE before it).
+pub fn ordered_ticks() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: every 64-bit CPU has both.
+    unsafe { core::arch::asm!("lfence", "rdtsc", out("eax") low, out("edx") high, options(nostack, preserves_flags)) };
+    u64::from(high) << 32 | u64::from(low)
+}
+
 /// The machine's clock: the time-stamp counter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MachineClock;

@@ -42,7 +42,7 @@ use x86_64::structures::paging::PageTableFlags;
 
 use clock::ticks;
 
-pub use clock::MachineClock;
+pub use clock::{MachineClock, ordered_ticks};
 pub use interrupts::{
     SLOTS, Trap, halt, here, interrupts_off, interrupts_on, message, start_tick, stop_tick, vector, wait_for_end, wake,
     without_interrupts,
@@ -125,7 +125,8 @@ extern "C" fn start(start_info: u64) -> ! {
     let ids = cpus(&tables);
     let spaces: Vec<_> = tables.configuration_spaces().collect();
     let (power_off, timer_port) = (tables.power_off(), tables.timer_port());
-    let payload = info.payload;
+    // QEMU puts it where SeaBIOS may say that no usable memory is.
+    let payload = info.payload.map(|file| &*file.to_vec().leak());
     let ram: Vec<Range<u64>> = info.ram().collect();
     build_page_tables(&ram, guard);
     add_memory(map.iter().cloned(), &used, FIRST_TABLES_END..u64::MAX);

@@ -10,6 +10,8 @@ const MOST_ENTRIES: u32 = 512;
 const MOST_MODULES: u32 = 8;
 /// Bytes of arguments beyond these are not believed.
 const LONGEST_ARGUMENTS: u64 = 64 << 10;
+/// Bytes of a job file at most.
+const LONGEST_PAYLOAD: u64 = 64 << 10;
 
 /// Kinds of memory, numbered as in E820.
 pub const RAM: u32 = 1;
@@ -63,6 +65,9 @@ impl StartInfo {
             let bytes = memory
                 .bytes(start, length)
                 .ok_or("a module of the loader is not in memory below 4 GiB")?;
+            if length > LONGEST_PAYLOAD {
+                return Err("the job file (QEMU: -initrd) is longer than 64 KiB; give the options of one job");
+            }
             used.add(at..at + 32);
             used.add(start..start + length);
             payload = Some(bytes.0);

@@ -289,14 +289,15 @@ impl<M: Mmio> QueuePair<M> {
     /// A completion that an honest controller cannot have written is counted and skipped, and no slot is freed for it.
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Option<Completion>, ProtocolViolation> {
-        if !self.is_ready() {
+        let head = self.cq_head;
+        let entry = self.cq.at(head as usize);
+        if (entry.word::<1>() ^ self.phase) & CompletionEntry::PHASE_BIT != 0 {
             return Ok(None);
         }
         // The phase says that the entry is there; what is read of it from here on is at least as new.
         dma_rmb();
-        let head = self.cq_head as usize;
-        let words = [self.cq.read_word(head, 0), self.cq.read_word(head, 1)];
-        self.cq_head = following(self.cq_head, self.entries);
+        let words = [entry.word::<0>(), entry.word::<1>()];
+        self.cq_head = following(head, self.entries);
         if self.cq_head == 0 {
             self.phase ^= CompletionEntry::PHASE_BIT;
         }

@@ -220,7 +220,7 @@ fn a_duplicate_on_the_admin_queue_ends_the_next_command() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 512 }))]
 
     /// Any sixteen bytes as a completion: never a panic, and only the identifier in flight is ever believed.
     #[test]

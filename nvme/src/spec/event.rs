@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn every_dword_reads_back() {
-        for value in 0..0x0100_0000u32 >> 8 {
+        for value in (0..0x0100_0000u32 >> 8).step_by(if cfg!(miri) { 257 } else { 1 }) {
             let value = value << 8 & 0x00ff_ff00 | value & 7;
             assert_eq!(AsyncEvent::from_dword(value).to_dword(), value);
         }

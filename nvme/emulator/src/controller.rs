@@ -404,7 +404,7 @@ impl<M: Memory> Controller<M> {
         self.set_fatal();
     }
 
-    fn is_working(&self) -> bool {
+    pub(crate) fn is_working(&self) -> bool {
         self.csts.contains(ControllerStatus::READY)
             && !self.csts.contains(ControllerStatus::FATAL)
             && self.csts.shutdown() == ShutdownStatus::Normal

@@ -94,6 +94,9 @@ impl<M: Memory> Controller<M> {
     }
 
     pub(crate) fn deliver_events(&mut self) {
+        if !self.is_working() {
+            return;
+        }
         let mut at = 0;
         while at < self.events.waiting.len() && !self.events.requests.is_empty() {
             let event = self.events.waiting[at];

@@ -8,7 +8,7 @@ use hal::clock::{Clock, TickRate};
 use hal::dma::IoAddr;
 use hal::fake::FakeDma;
 use hal::mmio::Mmio;
-use nvme::spec::{AdminOpcode, CompletionEntry, IDENTIFY_BYTES, Register, Status};
+use nvme::spec::{AdminOpcode, AsyncEvent, CompletionEntry, IDENTIFY_BYTES, Register, Status};
 use nvme_emulator::{Answer, Config, Controller, DriverError, Fetched, Memory, NamespaceConfig, Outcome, Unmapped};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -179,7 +179,12 @@ impl State {
             }
         };
         match action & 15 {
-            0 => {}
+            0 => {
+                let event = AsyncEvent::from_dword(self.input.u32());
+                let answer = self.execute(fetched);
+                answer.into_iter().for_each(|answer| self.controller.post(answer));
+                self.controller.raise_event(event);
+            }
             1 => {
                 let status = Status::from_bits(self.input.u16());
                 self.forged |= status.is_success();

@@ -3,8 +3,8 @@
 use hal::dma::{DmaBuffer, IoAddr};
 use hal::fake::FakeDma;
 use nvme::spec::{
-    AdminQueueAttributes, Command, CommandId, ControllerConfiguration, ControllerStatus, CreateCompletionQueue,
-    CreateSubmissionQueue, Register, Status, completion_head_doorbell, submission_tail_doorbell,
+    AdminQueueAttributes, Command, CommandId, CommandSet, ControllerConfiguration, ControllerStatus,
+    CreateCompletionQueue, CreateSubmissionQueue, Register, Status, completion_head_doorbell, submission_tail_doorbell,
 };
 use nvme_emulator::fault::{Fault, Faulty, Rule};
 use nvme_emulator::{Config, Controller, NamespaceConfig, NullBackend, RamBackend};
@@ -36,6 +36,9 @@ pub fn emulator(bytes: &[u8]) {
             completion: QUEUES.into(),
         },
         vectors: 4,
+        doorbell_buffer: setup & 32 != 0,
+        autonomous_power: setup & 32 != 0,
+        subsystem_reset: setup & 64 != 0,
         ..Config::default()
     };
     let bus = FakeDma::new(1 << 20);
@@ -48,6 +51,18 @@ pub fn emulator(bytes: &[u8]) {
         NamespaceConfig::new(1, 64, 512, RamBackend::new(64 * 512)),
         NamespaceConfig::new(3, 1 << 40, 4096, NullBackend),
         read_only,
+        NamespaceConfig {
+            metadata: 8,
+            ..NamespaceConfig::new(8, 64, 512, RamBackend::new(64 * 520))
+        },
+        NamespaceConfig {
+            metadata: 64,
+            extended: true,
+            command_set: CommandSet::ZONED,
+            ..NamespaceConfig::new(9, 8, 4096, RamBackend::new(8 * 4160))
+        },
+        // A size that no storage has.
+        NamespaceConfig::new(10, u64::MAX, 512, NullBackend),
     ];
     let device = Faulty::new(Controller::new(config.clone(), namespaces, Bus(bus.clone())));
     let mut machine = Machine {
@@ -178,7 +193,7 @@ impl Machine {
         command.nsid = U32::new(match shape & 3 {
             0 => 1,
             1 => 3,
-            2 => input.u8().into(),
+            2 => u32::from(input.u8() % 12),
             _ => input.u32(),
         });
         if shape & 4 != 0 {

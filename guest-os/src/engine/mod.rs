@@ -269,11 +269,14 @@ impl Engine {
             }
         }
         self.settle();
-        self.counts = self.count(cpu).since(&self.base);
-        for queue in &mut self.queues {
-            queue.end = *queue.pair.counters();
-            queue.end_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
-        }
+        // No interrupt may come between the CPU's count and those of its vectors, so that they add up.
+        arch::without_interrupts(|| {
+            self.counts = self.count(cpu).since(&self.base);
+            for queue in &mut self.queues {
+                queue.end = *queue.pair.counters();
+                queue.end_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
+            }
+        });
         if self.failure.is_none()
             && !RUN.stop.load(Acquire)
             && let Err(failure) = self.flush()
@@ -394,12 +397,15 @@ impl Engine {
     }
 
     fn take_base(&mut self, cpu: &Cpu) {
-        self.base = self.count(cpu);
-        for queue in &mut self.queues {
-            queue.base = *queue.pair.counters();
-            queue.base_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
-            (queue.spurious, queue.missed) = (0, 0);
-        }
+        // As at the end, the counts are those of one moment.
+        arch::without_interrupts(|| {
+            self.base = self.count(cpu);
+            for queue in &mut self.queues {
+                queue.base = *queue.pair.counters();
+                queue.base_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
+                (queue.spurious, queue.missed) = (0, 0);
+            }
+        });
     }
 
     /// The loop. `W` is the way to find completions, so that each way has a loop of its own.

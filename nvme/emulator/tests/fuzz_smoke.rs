@@ -47,12 +47,12 @@ fn smoke(name: &str, target: fn(&[u8]), inputs: u64) {
 
 #[test]
 fn the_driver_survives_any_device() {
-    smoke("driver", fuzz::driver, 600);
+    smoke("driver", fuzz::driver, 500);
 }
 
 #[test]
 fn the_emulator_survives_any_driver() {
-    smoke("emulator", fuzz::emulator, 4_000);
+    smoke("emulator", fuzz::emulator, 3_000);
 }
 
 #[test]

@@ -5,7 +5,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::fmt;
 
+use serde::de::{Deserializer, Error, SeqAccess, Unexpected, Visitor};
 use serde::{Deserialize, Serialize};
 
 /// Bits of a value that choose the bucket within its power of two.
@@ -30,8 +32,9 @@ pub const fn bucket(nanoseconds: u64) -> usize {
     if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
-/// The latency that stands for a bucket: its middle, in nanoseconds.
+/// The latency that stands for a bucket: its middle, in nanoseconds. What lies beyond the last bucket stands for it.
 pub const fn middle(bucket: usize) -> u64 {
+    let bucket = if bucket < BUCKETS { bucket } else { BUCKETS - 1 };
     if bucket < 2 * SUB_BUCKETS {
         return bucket as u64;
     }
@@ -56,7 +59,7 @@ pub struct Summary {
     pub min: u64,
     /// Largest value; 0 when there is none.
     pub max: u64,
-    /// Sum of all values.
+    /// Sum of all values. It stays at the largest number once it is reached, as the other figures do.
     pub sum: u64,
     /// Sum of all squares, as upper and lower 64 bits.
     #[serde(with = "wide")]
@@ -104,12 +107,13 @@ impl Summary {
         if value > self.max {
             self.max = value;
         }
+        // One I/O each nanosecond takes 584 years to fill a count; a sum of deep queues' latencies takes days.
         self.count += times;
-        let product = value.wrapping_mul(times);
-        self.sum = self.sum.wrapping_add(product);
+        let product = value.saturating_mul(times);
+        self.sum = self.sum.saturating_add(product);
         self.sum_of_squares = self
             .sum_of_squares
-            .wrapping_add(u128::from(value) * u128::from(product));
+            .saturating_add(u128::from(value) * u128::from(product));
     }
 
     /// Adds all values of another set.
@@ -123,9 +127,9 @@ impl Summary {
             self.min.min(other.min)
         };
         self.max = self.max.max(other.max);
-        self.count += other.count;
-        self.sum = self.sum.wrapping_add(other.sum);
-        self.sum_of_squares = self.sum_of_squares.wrapping_add(other.sum_of_squares);
+        self.count = self.count.saturating_add(other.count);
+        self.sum = self.sum.saturating_add(other.sum);
+        self.sum_of_squares = self.sum_of_squares.saturating_add(other.sum_of_squares);
     }
 }
 
@@ -182,7 +186,35 @@ pub struct LatencyReport {
     /// Count, extremes and moments in nanoseconds.
     pub summary: Summary,
     /// Bucket number and samples in it.
+    #[serde(deserialize_with = "ascending")]
     pub buckets: Vec<(u16, u64)>,
+}
+
+/// Takes buckets only in the order in which they travel: then there are no more of them than a histogram has.
+fn ascending<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(u16, u64)>, D::Error> {
+    struct Ascending;
+    impl<'de> Visitor<'de> for Ascending {
+        type Value = Vec<(u16, u64)>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(
+                f,
+                "pairs of a bucket below {BUCKETS} and its samples, in ascending order"
+            )
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
+            let mut buckets: Vec<(u16, u64)> = Vec::new();
+            while let Some((bucket, samples)) = pairs.next_element::<(u16, u64)>()? {
+                if usize::from(bucket) >= BUCKETS || buckets.last().is_some_and(|last| last.0 >= bucket) {
+                    return Err(Error::invalid_value(Unexpected::Unsigned(bucket.into()), &self));
+                }
+                buckets.push((bucket, samples));
+            }
+            Ok(buckets)
+        }
+    }
+    deserializer.deserialize_seq(Ascending)
 }
 
 impl LatencyReport {
@@ -191,7 +223,7 @@ impl LatencyReport {
         self.summary.merge(&other.summary);
         for &(index, count) in &other.buckets {
             match self.buckets.binary_search_by_key(&index, |b| b.0) {
-                Ok(at) => self.buckets[at].1 += count,
+                Ok(at) => self.buckets[at].1 = self.buckets[at].1.saturating_add(count),
                 Err(at) => self.buckets.insert(at, (index, count)),
             }
         }
@@ -278,6 +310,37 @@ mod tests {
         );
         let text = serde_json::to_string(&merged).unwrap();
         assert_eq!(serde_json::from_str::<LatencyReport>(&text).unwrap(), merged);
+    }
+
+    #[test]
+    fn figures_stay_at_their_largest() {
+        let mut histogram = Histogram::new();
+        histogram.record(u64::MAX, u64::MAX - 2);
+        histogram.record(u64::MAX, 2);
+        let one = histogram.report();
+        let mut two = one.clone();
+        two.merge(&one);
+        for report in [&one, &two] {
+            assert_eq!((report.summary.count, report.summary.sum), (u64::MAX, u64::MAX));
+            assert_eq!(report.buckets, [(BUCKETS as u16 - 1, u64::MAX)]);
+        }
+        // 2 * (2^64 - 1)^2 fits into 128 bits no more.
+        assert_eq!(two.summary.sum_of_squares, u128::MAX);
+        assert_eq!(two.percentile(500_000), Some(middle(BUCKETS - 1)));
+        assert_eq!(middle(usize::MAX), middle(BUCKETS - 1));
+    }
+
+    #[test]
+    fn buckets_out_of_order_or_range_are_refused() {
+        let summary = serde_json::to_string(&Summary::new()).unwrap();
+        let read = |buckets: &str| {
+            serde_json::from_str::<LatencyReport>(&std::format!("{{\"summary\":{summary},\"buckets\":{buckets}}}"))
+        };
+        assert_eq!(read("[[3,1],[1855,2]]").unwrap().buckets, [(3, 1), (1855, 2)]);
+        for buckets in ["[[1856,1]]", "[[3,1],[3,1]]", "[[3,1],[2,1]]"] {
+            let error = std::string::ToString::to_string(&read(buckets).unwrap_err());
+            assert!(error.contains("expected pairs of a bucket below 1856"), "{error}");
+        }
     }
 
     #[test]

@@ -376,9 +376,12 @@ pub struct Miscompare {
 impl Report {
     /// Commands that failed, miscompares included.
     pub fn errors(&self) -> u64 {
-        self.jobs
-            .iter()
-            .map(|job| job.miscompares + job.errors.iter().map(|e| e.count).sum::<u64>())
-            .sum()
+        let counts = |job: &Job| {
+            job.errors
+                .iter()
+                .map(|error| error.count)
+                .fold(job.miscompares, u64::saturating_add)
+        };
+        self.jobs.iter().map(counts).fold(0, u64::saturating_add)
     }
 }

@@ -89,7 +89,8 @@ enum Trouble {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{json, sample};
+    use crate::report::{json, sample, text};
+    use serde_json::Value;
     use workload::frame::FrameWriter;
     use workload::report::{FailureKind, Hello};
 
@@ -134,6 +135,51 @@ mod tests {
         let failed = log(&[hello(), failure]);
         assert!(parse(format!("{failed}{}", whole()).as_bytes()).is_ok());
         assert_eq!(error(&format!("{}{failed}", whole())), "the run failed: nvme0: gone");
+    }
+
+    /// Every number in a JSON value, in turn.
+    fn numbers(value: &mut Value, at: &mut dyn FnMut(&mut Value)) {
+        match value {
+            Value::Number(_) => at(value),
+            Value::Array(values) => values.iter_mut().for_each(|value| numbers(value, at)),
+            Value::Object(values) => values.values_mut().for_each(|value| numbers(value, at)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn no_figure_is_too_large() {
+        let takes = |value: &Value| serde_json::from_value::<Run>(value.clone()).is_ok();
+        let mut run = serde_json::to_value(sample::run()).unwrap();
+        let mut count = 0;
+        numbers(&mut run.clone(), &mut |_| count += 1);
+        let mut changed = 0;
+        // Each number becomes the largest that its type takes; those before it stay so.
+        for number in 0..count {
+            for largest in [u64::MAX, u32::MAX.into(), u16::MAX.into(), u8::MAX.into()] {
+                let mut other = run.clone();
+                let mut index = 0;
+                numbers(&mut other, &mut |value| {
+                    if index == number {
+                        *value = largest.into();
+                    }
+                    index += 1;
+                });
+                if takes(&other) {
+                    run = other;
+                    changed += 1;
+                    break;
+                }
+            }
+        }
+        // Numbers of buckets stay below their bound, and in order.
+        assert!(changed > count / 2, "{changed} of {count}");
+        run["report"]["schema"] = SCHEMA.into();
+        let text = format!("{{\"doorpost\":{run}}}");
+        let run = parse(text.as_bytes()).unwrap();
+        assert!(!text::render(&run).is_empty());
+        assert!(!json::render(&run).unwrap().is_empty());
+        assert!(run.complaint().is_some());
     }
 
     #[test]

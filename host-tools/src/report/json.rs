@@ -20,7 +20,7 @@ pub fn render(run: &Run) -> serde_json::Result<String> {
     let ended_ms = run
         .launcher
         .as_ref()
-        .map(|launcher| launcher.started_ms + launcher.wall_ns / 1_000_000);
+        .map(|launcher| launcher.started_ms.saturating_add(launcher.wall_ns / 1_000_000));
     let bw = |direction: fn(&Job) -> &Direction| -> f64 {
         run.report
             .jobs

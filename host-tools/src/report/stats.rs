@@ -52,7 +52,7 @@ impl Stats {
             max: self.max + other.max,
             mean: self.mean + other.mean,
             deviation: self.deviation.hypot(other.deviation),
-            samples: self.samples + other.samples,
+            samples: self.samples.saturating_add(other.samples),
         }
     }
 

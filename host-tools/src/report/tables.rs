@@ -152,7 +152,7 @@ fn condition(controller: &Controller, out: &mut String) -> fmt::Result {
         resets,
         reissued,
     } = controller.recovery;
-    if timeouts + aborts + resets > 0 {
+    if timeouts.max(aborts).max(resets) > 0 {
         writeln!(
             out,
             "           {} too late, {}, {}, {} issued again",

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use doorpost_tests::{Outcome, check_laws, doorpost, guest, list, number, parse, qemu, report, run, sum, text};
+use doorpost_tests::{Outcome, check_laws, doorpost, file, guest, list, number, parse, qemu, report, run, sum, text};
 use tempfile::TempDir;
 
 #[test]
@@ -21,9 +21,11 @@ fn the_main_job_reports_in_text_and_json() {
     let seconds = outcome.stderr.lines().filter(progress).count();
     assert!(seconds >= 1, "progress in\n{}", outcome.stderr);
 
-    // The file holds JSON and nothing else, and standard output the text.
+    // The file holds JSON and nothing else, and standard output the text, which can be told again from the JSON.
     let report = parse(&fs::read_to_string(&json).unwrap());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let again = Outcome::of(doorpost().arg("report").arg(&json)).expect_status(0);
+    assert_eq!(again.stdout, outcome.stdout);
     check_laws(&report);
     let reads = sum(&report, "/jobs", "/read/total_ios");
     assert!(reads > 1000, "{reads} reads in two seconds");
@@ -116,9 +118,22 @@ fn the_accelerator_is_chosen_and_said() {
 }
 
 #[test]
+fn text_goes_to_a_file_too() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("report.txt");
+    let outcome = run(&format!(
+        "--drive null:1m --norandommap --rw randread --output {}",
+        file.display()
+    ));
+    assert_eq!(outcome.expect_status(0).stdout, "");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("issued rwts: total=256,0,0,0"), "{text}");
+}
+
+#[test]
 fn the_old_report_stays_when_a_run_fails() {
     let folder = TempDir::new().unwrap();
-    let json = doorpost_tests::file(&folder, "report.json", b"old");
+    let json = file(&folder, "report.json", b"old");
     for (options, status) in [
         (qemu("-S") + " --timeout 1", 1),
         (qemu("-global nvme.mdts=1") + " --bs 64k", 2),

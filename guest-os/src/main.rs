@@ -48,7 +48,7 @@ fn main(machine: Machine) -> ! {
             println!("doorpost: {}", failure.message);
             let status = match failure.kind {
                 FailureKind::Usage => ExitStatus::Usage,
-                FailureKind::Run | FailureKind::Guest => ExitStatus::Failed,
+                FailureKind::Run => ExitStatus::Failed,
             };
             outbox::send(&Frame::Failure(failure));
             status

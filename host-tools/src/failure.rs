@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(status(&DeviceErrors("3 commands failed".to_string()).into()), 1);
         assert_eq!(status(&failed(RunError::Plan(PlanError::NoDrive))), 2);
         assert_eq!(status(&failed(guest(FailureKind::Usage))), 2);
-        assert_eq!(status(&failed(guest(FailureKind::Guest))), 1);
+        assert_eq!(status(&failed(guest(FailureKind::Run))), 1);
         for (signal, expected) in [(2, 130), (15, 143), (1, 129)] {
             assert_eq!(status(&failed(RunError::Interrupted(signal))), expected);
         }

@@ -61,10 +61,8 @@ pub struct Failure {
 pub enum FailureKind {
     /// The job does not fit the devices or the machine: exit status 2.
     Usage,
-    /// A device, or the machine, failed: exit status 1.
+    /// A device, or the machine, failed: exit status 1. (A guest that breaks down itself says so by text and exit status.)
     Run,
-    /// The guest itself failed (panic, fault, watchdog): exit status 1.
-    Guest,
 }
 
 /// Last frame of a run that went through.

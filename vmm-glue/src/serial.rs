@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use workload::frame::{Frame, FrameError, FrameReader};
 
 /// Bytes of the longest line; what goes beyond is dropped, so that such a frame counts as garbled.
-const LONGEST_LINE: usize = 64 << 20;
+pub const LONGEST_LINE: usize = 64 << 20;
 /// Characters kept of a line of text.
 const TEXT_WIDTH: usize = 500;
 /// Lines of text kept.

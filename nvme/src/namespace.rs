@@ -187,7 +187,8 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
                 }
                 ids.push(id);
             }
-            let full = list[NAMESPACES_PER_LIST - 1].get() != 0;
+            // The list ends at its first 0, whatever stands behind: only one without any goes on.
+            let full = list.iter().all(|id| id.get() != 0);
             // FFFFFFFEh and above are no valid starting points.
             if !full || previous >= 0xffff_fffe {
                 return Ok(ids);

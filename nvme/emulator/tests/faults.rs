@@ -11,8 +11,8 @@ use hal::dma::DmaBuffer;
 use hal::fake::FakeClock;
 use machine::{Driver, Machine, Queue};
 use nvme::spec::{
-    AdminOpcode, AsyncEvent, AsyncEventKind, ControllerStatus, CriticalWarning, DataPointer, InterruptCoalescing,
-    LogId, QueueCounts, Register, ShutdownStatus,
+    AdminOpcode, AsyncEvent, AsyncEventKind, ControllerStatus, CriticalWarning, DataPointer, IDENTIFY_BYTES,
+    InterruptCoalescing, LogId, QueueCounts, Register, ShutdownStatus,
 };
 use nvme::{Command, CommandId, Error, NvmOpcode, Prps, Status};
 use nvme_emulator::fault::{Fault, Rule, Seeded};
@@ -449,6 +449,20 @@ fn data_spoiled_behind_the_last_address_is_no_overflow() {
         scene.machine.device().errors(),
         [DriverError::Unmapped { .. }]
     ));
+}
+
+#[test]
+fn a_list_of_namespaces_ends_at_its_first_zero_whatever_stands_behind() {
+    // Found by fuzzing: an id in the last place, behind the end, had the driver ask for the next list without end.
+    let mut scene = scene();
+    let last_place = Fault::Data {
+        offset: IDENTIFY_BYTES as u16 - 4,
+        bytes: 200u32.to_le_bytes().into(),
+    };
+    scene.machine.add(Rule::every(0, AdminOpcode::IDENTIFY.0, last_place));
+    let before = scene.driver.admin_counters().submitted;
+    assert_eq!(scene.driver.namespaces().unwrap().len(), 1);
+    assert!(scene.driver.admin_counters().submitted - before < 10);
 }
 
 #[test]

@@ -57,5 +57,5 @@ fn the_emulator_survives_any_driver() {
 
 #[test]
 fn the_driver_survives_any_identify_data() {
-    smoke("identify", fuzz::identify, 0);
+    smoke("identify", fuzz::identify, 300);
 }

@@ -81,7 +81,7 @@ pub struct RunArguments {
     /// CPUs of the guest [default: one for each job]
     #[arg(long, value_name = "N", help_heading = "Machine", allow_hyphen_values = true, value_parser = whole_number)]
     pub vcpus: Option<u32>,
-    /// Memory of the guest, 16m or more [default: 256m, or what the job's buffers need]
+    /// Memory of the guest, 16m or more [default: 256m, or what the job's I/Os need]
     #[arg(long, value_name = "SIZE", help_heading = "Machine", allow_hyphen_values = true, value_parser = size)]
     pub memory: Option<u64>,
     /// What runs the guest: auto (KVM if guests truly run there, else TCG), kvm, tcg
@@ -192,7 +192,8 @@ pub struct JobArguments {
     /// How a CPU finds completions: interrupt (keeps running), halt (sleeps), poll (no interrupts) [default: interrupt]
     #[arg(long, value_name = "MODE", allow_hyphen_values = true)]
     wait: Option<String>,
-    /// What reads check and writes leave: none, pattern [default: none]
+    /// What reads check and writes leave: none, pattern [default: none]. Reads check every block, also one that this run has
+    /// not written: a mixed load needs a drive that holds the pattern already
     #[arg(long, value_name = "HOW", allow_hyphen_values = true)]
     verify: Option<String>,
     /// Flush what was written, at the end of the job

@@ -1,36 +1,25 @@
 //! Whatever ends the program, no QEMU is left behind. A shell script stands in for QEMU.
 
+mod common;
+
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use common::{fake_qemu, run_on};
 use tempfile::TempDir;
 
 /// Starts a run whose QEMU sleeps, and waits until it does.
 fn start() -> (Child, TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("qemu");
     let pid = folder.path().join("pid");
-    let script = format!(
-        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 10.0.2'; exit; fi\necho $$ > '{0}.new'; mv '{0}.new' '{0}'\nexec sleep 1000\n",
-        pid.display()
-    );
-    // By another process: a descriptor of ours, open for writing in a sibling test's fork, would make the program busy.
-    let mut writer = Command::new("install")
-        .args(["-m", "755", "/dev/stdin"])
-        .arg(&program)
-        .stdin(Stdio::piped())
-        .spawn()
-        .unwrap();
-    writer.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    assert!(writer.wait().unwrap().success());
-    let child = Command::new(env!("CARGO_BIN_EXE_doorpost"))
-        .args(["run", "--drive", "scratch:1m", "--accel", "tcg", "--qemu"])
-        .arg(&program)
+    let program = fake_qemu(folder.path(), "echo $$ > pid.new; mv pid.new pid; exec sleep 1000");
+    let child = run_on(&program)
+        .args(["--drive", "scratch:1m"])
         .env("TMPDIR", folder.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

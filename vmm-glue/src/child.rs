@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, getppid, kill_process_group, set_parent_process_death_signal};
 
-/// A child in a process group of its own. It is killed and reaped when this is dropped, also in a panic; and the kernel
-/// kills it when the thread that started it is gone, also after SIGKILL.
+/// A child in a process group of its own. The group is killed, and the child reaped, when this is dropped, also in a panic; and
+/// the kernel kills the child, but not what it started, when the thread that started it is gone, also after SIGKILL.
 #[derive(Debug)]
 pub(crate) struct Child {
     inner: std::process::Child,

@@ -14,6 +14,8 @@ use crate::in_use;
 
 /// Size of a `null` drive that names none.
 pub const NULL_SIZE: u64 = 8 << 30;
+/// Size of the largest drive: QEMU rounds the largest signed number down to a GiB.
+pub const MAX_SIZE: u64 = (1 << 63) - (1 << 30);
 /// Size of a `scratch` drive that names none.
 pub const SCRATCH_SIZE: u64 = 64 << 20;
 
@@ -56,14 +58,22 @@ pub enum DriveError {
         kind: &'static str,
     },
     /// Nothing in it.
-    #[error("drive {drive} holds 0 bytes; give it a size first (truncate -s 64M FILE), or use `scratch`")]
+    #[error("drive {drive} holds 0 bytes; {}", more_than_nothing(.drive))]
     Empty {
         /// The drive as given.
         drive: String,
     },
     /// Not a whole number of blocks.
-    #[error("drive {drive} holds {bytes} bytes, which is no multiple of 512; resize it to {}", bytes / 512 * 512 + 512)]
+    #[error("drive {drive} holds {bytes} bytes, which is no multiple of 512; {}", whole_blocks(.drive, *.bytes))]
     Ragged {
+        /// The drive as given.
+        drive: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// More than QEMU can address.
+    #[error("drive {drive} holds {bytes} bytes, more than QEMU can address; {MAX_SIZE} is the most")]
+    Large {
         /// The drive as given.
         drive: String,
         /// Its size.
@@ -94,6 +104,28 @@ fn way_out(error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => "; create it (truncate -s 64M FILE), or use `scratch` or `null`",
         io::ErrorKind::PermissionDenied => "; check its owner and mode, or run as a user that may open it",
         _ => "",
+    }
+}
+
+/// The word of a drive whose size is an option: `null` or `scratch`.
+fn made_up(drive: &str) -> Option<&str> {
+    let word = drive.split_once(':')?.0;
+    matches!(word, "null" | "scratch").then_some(word)
+}
+
+fn more_than_nothing(drive: &str) -> String {
+    match made_up(drive) {
+        Some(word) => format!("give it a size (`{word}:64m`), or leave the size out (`{word}`)"),
+        None => "give it a size first (truncate -s 64M FILE), or use `scratch`".to_string(),
+    }
+}
+
+fn whole_blocks(drive: &str, bytes: u64) -> String {
+    // The largest drive is a whole number of blocks, and larger ones are refused before.
+    let size = bytes.next_multiple_of(512);
+    match made_up(drive) {
+        Some(word) => format!("give `{word}:{size}`"),
+        None => format!("resize it to {size}"),
     }
 }
 
@@ -138,10 +170,9 @@ fn check_size(drive: &str, bytes: u64) -> Result<u64, DriveError> {
         0 => Err(DriveError::Empty {
             drive: drive.to_string(),
         }),
-        // QEMU's sizes are signed.
-        _ if bytes > i64::MAX as u64 => Err(DriveError::Unit {
+        _ if bytes > MAX_SIZE => Err(DriveError::Large {
             drive: drive.to_string(),
-            error: UnitError::Large(bytes.to_string()),
+            bytes,
         }),
         _ if !bytes.is_multiple_of(512) => Err(DriveError::Ragged {
             drive: drive.to_string(),
@@ -285,9 +316,29 @@ mod tests {
         assert!(
             parse("null:1000")
                 .unwrap_err()
-                .ends_with("no multiple of 512; resize it to 1024")
+                .ends_with("no multiple of 512; give `null:1024`")
         );
-        assert!(parse("null:9000p").unwrap_err().ends_with("is too large"));
+        assert!(parse("null:9000p").unwrap_err().ends_with(" is the most"));
+    }
+
+    #[test]
+    fn advice_for_a_size_is_taken() {
+        for text in ["null:0", "scratch:0", "null:1", "scratch:1000"] {
+            let error = parse(text).unwrap_err();
+            let advised: Vec<&str> = error.split('`').skip(1).step_by(2).collect();
+            assert!(!advised.is_empty(), "{error}");
+            for advice in advised {
+                assert!(parse(advice).is_ok(), "`{advice}` of {error}");
+            }
+        }
+        // Up to the largest drive, beyond which there is no rounding up.
+        let largest = format!("null:{MAX_SIZE}");
+        assert!(parse(&largest).is_ok());
+        assert!(parse(&format!("null:{}", MAX_SIZE - 1)).unwrap_err().contains(&largest));
+        for bytes in [MAX_SIZE + 1, MAX_SIZE + 512, i64::MAX as u64, u64::MAX] {
+            let error = parse(&format!("null:{bytes}")).unwrap_err();
+            assert!(error.ends_with(&format!("; {MAX_SIZE} is the most")), "{error}");
+        }
     }
 
     #[test]

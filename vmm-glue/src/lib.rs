@@ -18,6 +18,7 @@ mod child;
 pub mod drive;
 pub mod guest;
 mod in_use;
+mod overwrite;
 pub mod plan;
 pub mod qemu;
 pub mod run;

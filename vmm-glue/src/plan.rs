@@ -1,7 +1,7 @@
 //! What to run, and the checks that need no guest.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
@@ -10,6 +10,7 @@ use workload::job::{JobError, JobSet, Size};
 use crate::accel::Accel;
 use crate::drive::{Drive, DriveSpec};
 use crate::guest::Arch;
+use crate::overwrite::Identity;
 
 /// Memory of a guest whose job needs little, in bytes.
 pub const DEFAULT_MEMORY: u64 = 256 << 20;
@@ -17,8 +18,14 @@ pub const DEFAULT_MEMORY: u64 = 256 << 20;
 pub const MIN_MEMORY: u64 = 16 << 20;
 /// The most memory that a guest is given without being told to, in bytes.
 const MAX_DEFAULT_MEMORY: u64 = 8 << 30;
-/// What a guest needs besides its buffers, in bytes; generous.
-const BESIDES_BUFFERS: u64 = 64 << 20;
+/// What a guest needs besides its I/Os, in bytes; generous.
+const BESIDES_IOS: u64 = 16 << 20;
+/// How far below the estimate a guest may be told to go: the estimate is that generous.
+const GENEROSITY: u64 = 8 << 20;
+/// What an I/O needs besides its buffer on each drive, in bytes: entries of both queues, a list of pages, what is kept of it.
+const BESIDES_BUFFER: u64 = 600;
+/// Controllers of a guest at most: q35's root bus has 32 slots, and keeps the first and the last for its bridges.
+pub const MAX_DRIVES: usize = 30;
 /// CPUs of a guest at most: x2APIC ids above 254 need interrupt remapping.
 pub const MAX_VCPUS: u32 = 255;
 /// What a run may take besides the job's own time.
@@ -37,7 +44,7 @@ pub struct Plan<'a> {
     pub image: &'a [u8],
     /// CPUs of the guest; None: one for each job.
     pub vcpus: Option<u32>,
-    /// Memory of the guest in bytes; None: [`DEFAULT_MEMORY`], or more where the job's buffers need it.
+    /// Memory of the guest in bytes; None: [`DEFAULT_MEMORY`], or more where the job's I/Os need it.
     pub memory: Option<u64>,
     /// What runs the guest's code.
     pub accel: Accel,
@@ -62,6 +69,19 @@ pub enum PlanError {
     /// Nothing to drive.
     #[error("no drive is given; add --drive FILE, --drive null or --drive scratch")]
     NoDrive,
+    /// More controllers than the machine has slots for.
+    #[error(
+        "{0} drives are given, but the machine has slots for {MAX_DRIVES} controllers; give --drive {MAX_DRIVES} times at most"
+    )]
+    TooManyDrives(usize),
+    /// Writing one file would destroy another.
+    #[error("{file} is the same file as {other}, and would overwrite it; give another file")]
+    SameFile {
+        /// The file that would be written, with its option.
+        file: String,
+        /// What it would destroy, with its option.
+        other: String,
+    },
     /// More jobs than CPUs.
     #[error(
         "numjobs={jobs} needs {jobs} CPUs, one for each job, but the guest has {vcpus}; give --vcpus {jobs} or fewer jobs"
@@ -84,20 +104,20 @@ pub enum PlanError {
     /// Less memory than the guest boots with, or a fraction of a MiB.
     #[error("memory={0} bytes is not a whole number of MiB from 16M up; give --memory 16M or more")]
     Memory(u64),
-    /// The buffers of the job do not fit.
+    /// The job's I/Os do not fit.
     #[error(
-        "numjobs={jobs} x iodepth={iodepth} x bs={bs} needs {} MiB of buffers, and the guest has {} MiB; lower one of them, or give --memory {}M",
-        .buffers >> 20, .memory >> 20, (.buffers >> 20) + 64
+        "numjobs={jobs} x iodepth={iodepth} x bs={bs} needs about {needed} MiB, and the guest has {} MiB; lower one of them, or give --memory {needed}M",
+        .memory >> 20, needed = .needed.div_ceil(1 << 20)
     )]
-    Buffers {
+    TooLittleMemory {
         /// Copies of the job.
         jobs: u32,
         /// I/Os in flight of each.
         iodepth: u32,
         /// Bytes of each I/O.
         bs: u64,
-        /// The product.
-        buffers: u64,
+        /// What the guest needs, in bytes.
+        needed: u64,
         /// Memory of the guest.
         memory: u64,
     },
@@ -113,13 +133,16 @@ pub enum PlanError {
     },
     /// Not a single block fits.
     #[error(
-        "bs={bs} is more than the {area} bytes that the job covers of drive {drive}; give a smaller --bs or a larger --size"
+        "bs={bs} is more than the {area} bytes that the job covers of drive {drive}; give a smaller --bs or a larger {}",
+        if *.whole { "drive" } else { "--size" }
     )]
     NoBlock {
         /// Bytes of a block.
         bs: u64,
         /// Bytes covered.
         area: u64,
+        /// Which are all that the drive has.
+        whole: bool,
         /// The drive.
         drive: String,
     },
@@ -135,17 +158,20 @@ impl Plan<'_> {
         self.vcpus.unwrap_or(self.jobs.job.numjobs)
     }
 
-    /// Bytes that all I/Os in flight need.
-    fn buffers(&self) -> u64 {
+    /// About how many bytes of memory the guest needs.
+    fn needed_memory(&self) -> u64 {
         let job = &self.jobs.job;
-        u64::from(job.numjobs) * u64::from(job.iodepth).saturating_mul(job.bs)
+        // Buffers are whole pages.
+        let buffer = job.bs.max(1).checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+        let io = buffer.saturating_add(self.drives.len() as u64 * BESIDES_BUFFER);
+        let ios = u64::from(job.numjobs) * u64::from(job.iodepth);
+        ios.saturating_mul(io).saturating_add(BESIDES_IOS)
     }
 
     /// Memory of the guest in bytes.
     pub fn memory(&self) -> u64 {
         self.memory.unwrap_or_else(|| {
-            let needed = self.buffers().saturating_add(BESIDES_BUFFERS);
-            needed
+            self.needed_memory()
                 .clamp(DEFAULT_MEMORY, MAX_DEFAULT_MEMORY)
                 .next_multiple_of(1 << 20)
         })
@@ -170,6 +196,9 @@ impl Plan<'_> {
         if self.drives.is_empty() {
             return Err(PlanError::NoDrive);
         }
+        if self.drives.len() > MAX_DRIVES {
+            return Err(PlanError::TooManyDrives(self.drives.len()));
+        }
         if !job.bs.is_multiple_of(512) {
             return Err(PlanError::BlockSize(job.bs));
         }
@@ -190,14 +219,42 @@ impl Plan<'_> {
         if memory < MIN_MEMORY || !memory.is_multiple_of(1 << 20) {
             return Err(PlanError::Memory(memory));
         }
-        if self.buffers() > memory {
-            return Err(PlanError::Buffers {
+        let needed = self.needed_memory();
+        if memory < needed.saturating_sub(GENEROSITY) {
+            return Err(PlanError::TooLittleMemory {
                 jobs: job.numjobs,
                 iodepth: job.iodepth,
                 bs: job.bs,
-                buffers: self.buffers(),
+                needed,
                 memory,
             });
+        }
+        Ok(())
+    }
+
+    /// Checks that no file that is written is a drive or another such file, by whatever links. `others` are files that the
+    /// caller writes, each with its option.
+    ///
+    /// # Errors
+    /// [`PlanError::SameFile`].
+    pub fn check_files(&self, others: &[(&str, &Path)]) -> Result<(), PlanError> {
+        let keep = self.keep_serial.as_deref().map(|path| ("--keep-serial", path));
+        let drives = self.drives.iter().filter_map(|drive| match drive {
+            DriveSpec::File(path) => Some(("--drive", path.as_path())),
+            DriveSpec::Null(_) | DriveSpec::Scratch(_) => None,
+        });
+        let written: Vec<_> = others.iter().copied().chain(keep).collect();
+        let all: Vec<_> = written.iter().copied().chain(drives).collect();
+        let name = |(option, path): &(&str, &Path)| format!("{option} {}", path.display());
+        for (at, file) in written.iter().enumerate() {
+            let Some(identity) = Identity::of(file.1) else { continue };
+            let mut behind = all[at + 1..].iter();
+            if let Some(other) = behind.find(|other| Identity::of(other.1).as_ref() == Some(&identity)) {
+                return Err(PlanError::SameFile {
+                    file: name(file),
+                    other: name(other),
+                });
+            }
         }
         Ok(())
     }
@@ -224,6 +281,7 @@ impl Plan<'_> {
                 return Err(PlanError::NoBlock {
                     bs: job.bs,
                     area,
+                    whole: area == drive.bytes,
                     drive: drive.spec.to_string(),
                 });
             }
@@ -297,7 +355,7 @@ pub(crate) mod tests {
         assert!(refusal(|plan| plan.memory = Some((16 << 20) + 1), &[]).contains("whole number of MiB"));
         assert_eq!(
             refusal(|plan| plan.memory = Some(32 << 20), &[("bs", "1m"), ("iodepth", "64")]),
-            "numjobs=1 x iodepth=64 x bs=1048576 needs 64 MiB of buffers, and the guest has 32 MiB; lower one of them, or give --memory 128M"
+            "numjobs=1 x iodepth=64 x bs=1048576 needs about 81 MiB, and the guest has 32 MiB; lower one of them, or give --memory 81M"
         );
         assert!(
             refusal(|_| {}, &[("bs", "1g"), ("iodepth", "65535"), ("numjobs", "255")])
@@ -310,7 +368,77 @@ pub(crate) mod tests {
         assert_eq!(plan(&[]).memory(), 256 << 20);
         assert_eq!(
             plan(&[("bs", "1m"), ("iodepth", "256"), ("numjobs", "2")]).memory(),
-            576 << 20
+            529 << 20
+        );
+        // Each drive has lists of pages and queue entries for each I/O.
+        let deep = [("bs", "512"), ("iodepth", "65535"), ("numjobs", "2")];
+        let mut plan = plan(&deep);
+        assert_eq!(
+            plan.memory(),
+            (2 * 65_535 * (4096 + 600) + (16u64 << 20)).next_multiple_of(1 << 20)
+        );
+        plan.drives = vec![DriveSpec::Null(1 << 20); 4];
+        assert_eq!(
+            plan.memory(),
+            (2 * 65_535 * (4096 + 2400) + (16u64 << 20)).next_multiple_of(1 << 20)
+        );
+    }
+
+    #[test]
+    fn memory_that_is_plainly_too_small_is_refused_and_the_advice_is_taken() {
+        let small = [("iodepth", "32"), ("numjobs", "2")];
+        let mut tight = plan(&small);
+        tight.memory = Some(16 << 20);
+        assert_eq!(tight.check(), Ok(()));
+        let mut plan = plan(&[("bs", "64k"), ("iodepth", "128"), ("numjobs", "2")]);
+        plan.memory = Some(25 << 20);
+        assert_eq!(plan.check(), Ok(()));
+        plan.memory = Some(16 << 20);
+        let error = plan.check().unwrap_err().to_string();
+        assert!(
+            error.ends_with("needs about 33 MiB, and the guest has 16 MiB; lower one of them, or give --memory 33M"),
+            "{error}"
+        );
+        plan.memory = Some(33 << 20);
+        assert_eq!(plan.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_machine_has_thirty_slots() {
+        let mut plan = plan(&[]);
+        plan.drives = vec![DriveSpec::Null(1 << 20); 30];
+        assert_eq!(plan.check(), Ok(()));
+        plan.drives.push(DriveSpec::Null(1 << 20));
+        assert_eq!(
+            plan.check().unwrap_err().to_string(),
+            "31 drives are given, but the machine has slots for 30 controllers; give --drive 30 times at most"
+        );
+    }
+
+    #[test]
+    fn nothing_that_is_written_is_a_drive() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::write(at("disk"), "").unwrap();
+        std::os::unix::fs::symlink("disk", at("link")).unwrap();
+        let mut plan = plan(&[]);
+        plan.drives = vec![DriveSpec::Null(1 << 20), DriveSpec::File(at("disk"))];
+        plan.keep_serial = Some(at("serial"));
+        assert_eq!(plan.check_files(&[("--output", &at("report"))]), Ok(()));
+        let same = |file: String, other: String| Err(PlanError::SameFile { file, other });
+        let name = |option: &str, file: &str| format!("{option} {}", at(file).display());
+        assert_eq!(
+            plan.check_files(&[("--output", &at("link"))]),
+            same(name("--output", "link"), name("--drive", "disk"))
+        );
+        assert_eq!(
+            plan.check_files(&[("--output", &at("serial"))]),
+            same(name("--output", "serial"), name("--keep-serial", "serial"))
+        );
+        plan.keep_serial = Some(at("link"));
+        assert_eq!(
+            plan.check_files(&[]),
+            same(name("--keep-serial", "link"), name("--drive", "disk"))
         );
     }
 
@@ -327,6 +455,7 @@ pub(crate) mod tests {
             error(&[("bs", "64k"), ("size", "1%")]),
             "bs=65536 is more than the 10485 bytes that the job covers of drive null:1048576; give a smaller --bs or a larger --size"
         );
+        assert!(error(&[("bs", "2m")]).ends_with("of drive null:1048576; give a smaller --bs or a larger drive"));
     }
 
     #[test]

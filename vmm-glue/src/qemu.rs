@@ -19,7 +19,7 @@ use crate::drive::{Backing, Drive};
 use crate::guest::Arch;
 use crate::plan::Plan;
 
-/// How long `--version` may take.
+/// How long `--version` may take, if the whole run may.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// I/O queue pairs of a controller unless more are needed; QEMU's own default.
 const QUEUE_PAIRS: u32 = 64;
@@ -68,6 +68,19 @@ pub enum QemuError {
         /// What the kernel said.
         error: io::Error,
     },
+    /// It does not answer.
+    #[error(
+        "{path} --version did not end within {} s and is stopped; give the path of a QEMU system emulator to --qemu{}",
+        .after.as_secs_f64(),
+        if *.after < PATIENCE { ", or a longer --timeout" } else { "" },
+        path = path.display()
+    )]
+    Hung {
+        /// The program.
+        path: PathBuf,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// It is something else.
     #[error("{path} does not say `QEMU emulator version`: {answer}; give the path of a QEMU system emulator to --qemu", path = path.display())]
     Stranger {
@@ -99,11 +112,11 @@ const fn program(arch: Arch) -> (&'static str, &'static str) {
 }
 
 impl Qemu {
-    /// Finds QEMU in PATH, or takes the program given, and asks for its version.
+    /// Finds QEMU in PATH, or takes the program given, and asks for its version, for `patience` at most.
     ///
     /// # Errors
     /// When there is none, or the program given is none.
-    pub fn find(arch: Arch, given: Option<&Path>) -> Result<Self, QemuError> {
+    pub fn find(arch: Arch, given: Option<&Path>, patience: Duration) -> Result<Self, QemuError> {
         let path = match given {
             Some(path) => path.to_path_buf(),
             None => {
@@ -111,10 +124,12 @@ impl Qemu {
                 in_path(program).ok_or(QemuError::Missing { program, package })?
             }
         };
-        let answer = first_words(&path).map_err(|error| QemuError::Start {
-            path: path.clone(),
-            error,
-        })?;
+        let patience = patience.min(PATIENCE);
+        let answer = match first_words(&path, patience) {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Err(QemuError::Hung { path, after: patience }),
+            Err(error) => return Err(QemuError::Start { path, error }),
+        };
         match version(&answer) {
             Some(version) => Ok(Self { path, version }),
             None => {
@@ -152,8 +167,8 @@ fn in_path(program: &str) -> Option<PathBuf> {
         .find(is_program)
 }
 
-/// The beginning of what a program answers to `--version`.
-fn first_words(path: &Path) -> io::Result<String> {
+/// The beginning of what a program answers to `--version`; None if it does not end its answer in time.
+fn first_words(path: &Path, patience: Duration) -> io::Result<Option<String>> {
     let mut command = Command::new(path);
     command
         .arg("--version")
@@ -168,9 +183,7 @@ fn first_words(path: &Path) -> io::Result<String> {
         let read = output.take(4096).read_to_end(&mut bytes);
         let _ = sender.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     });
-    receiver
-        .recv_timeout(PATIENCE)
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    receiver.recv_timeout(patience).ok().transpose()
 }
 
 /// Reads `QEMU emulator version 10.0.2 (…)`.
@@ -389,14 +402,14 @@ mod tests {
 
     #[test]
     fn a_stranger_is_no_qemu() {
-        let error = Qemu::find(Arch::X86_64, Some(Path::new("/bin/cat")))
+        let error = Qemu::find(Arch::X86_64, Some(Path::new("/bin/cat")), PATIENCE)
             .unwrap_err()
             .to_string();
         assert!(
             error.starts_with("/bin/cat does not say `QEMU emulator version`: "),
             "{error}"
         );
-        let error = Qemu::find(Arch::X86_64, Some(Path::new("/no/such")))
+        let error = Qemu::find(Arch::X86_64, Some(Path::new("/no/such")), PATIENCE)
             .unwrap_err()
             .to_string();
         assert!(error.starts_with("/no/such cannot be started: No such file"), "{error}");

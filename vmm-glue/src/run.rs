@@ -204,8 +204,9 @@ impl RunError {
     }
 }
 
-/// Runs a plan. Nothing remains when this returns, panics, or this process is killed: QEMU is gone, scratch drives and the
-/// guest's image never had a name.
+/// Runs a plan. Nothing remains when this returns or panics: QEMU's process group is gone, scratch drives and the guest's
+/// image never had a name. When this process is killed by SIGKILL, the kernel kills the program that was started, and only
+/// that one: a QEMU that a wrapper script started goes on then, unless the script did so by `exec`.
 ///
 /// SIGINT, SIGTERM and SIGHUP are taken meanwhile, and end the run with [`RunError::Interrupted`].
 ///
@@ -220,7 +221,12 @@ fn run_by(
     on_event: &mut dyn FnMut(Event<'_>),
     decide: impl FnOnce(Accel, Arch) -> Result<Decision, ForeignKvm>,
 ) -> Result<Outcome, Failed> {
+    let allowed = plan.timeout();
+    let end = Instant::now().checked_add(allowed);
+    // A time beyond the clock's range is as good as a century.
+    let end = end.unwrap_or_else(|| Instant::now() + Duration::from_secs(100 * 365 * 86_400));
     plan.check().map_err(RunError::from)?;
+    plan.check_files(&[]).map_err(RunError::from)?;
     let mut drives = Vec::new();
     for spec in &plan.drives {
         drives.push(Drive::open(spec.clone(), plan.jobs.allow_write).map_err(RunError::from)?);
@@ -234,7 +240,7 @@ fn run_by(
             error,
         })?);
     }
-    let qemu = Qemu::find(plan.arch, plan.qemu.as_deref()).map_err(RunError::from)?;
+    let qemu = Qemu::find(plan.arch, plan.qemu.as_deref(), allowed).map_err(RunError::from)?;
     let host = |step: &'static str| move |error: io::Error| RunError::Host { step, error };
     let image = image_file(plan.image).map_err(host("the guest's image finds no memory"))?;
 
@@ -244,11 +250,6 @@ fn run_by(
         move |signal| sender.send(Message::Signal(signal)).is_ok()
     };
     let _watch = signals::Watch::start(on_signal).map_err(host("signals cannot be taken"))?;
-    let allowed = plan.timeout();
-    let end = Instant::now().checked_add(allowed);
-    // A time beyond the clock's range is as good as a century.
-    let end = end.unwrap_or_else(|| Instant::now() + Duration::from_secs(100 * 365 * 86_400));
-
     let mut decision = decide(plan.accel, plan.arch).map_err(RunError::from)?;
     let mut guest = 0;
     loop {

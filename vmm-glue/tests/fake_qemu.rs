@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,19 @@ struct Fake {
     folder: TempDir,
 }
 
+/// Makes a program of a script.
+fn install(program: &Path, text: &str) {
+    // By another process: a descriptor of ours, open for writing in a sibling test's fork, would make the program busy.
+    let mut writer = Command::new("install")
+        .args(["-m", "755", "/dev/stdin"])
+        .arg(program)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(writer.wait().unwrap().success());
+}
+
 impl Fake {
     /// A stand-in that executes `script` where QEMU would run the guest.
     fn new(script: &str) -> Self {
@@ -29,15 +42,7 @@ impl Fake {
             "#!/bin/sh\nif [ \"$1\" = --version ]; then echo 'QEMU emulator version 10.0.2 (fake)'; exit; fi\ncd '{}'\necho $$ >> pid\n{script}\n",
             folder.path().display()
         );
-        // By another process: a descriptor of ours, open for writing in a sibling test's fork, would make the program busy.
-        let mut writer = Command::new("install")
-            .args(["-m", "755", "/dev/stdin"])
-            .arg(&program)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        assert!(writer.wait().unwrap().success());
+        install(&program, &text);
         Self { folder }
     }
 
@@ -254,6 +259,38 @@ fn a_run_that_takes_too_long_is_ended() {
         "the run was not over after 0.3 s; the guest is stopped (--timeout allows more)"
     );
     assert!(start.elapsed() < Duration::from_secs(5) && fake.is_gone());
+}
+
+#[test]
+fn a_version_that_takes_too_long_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("qemu");
+    // One that says nothing; one that never stops; the time bounds both.
+    for script in ["sleep 1000", "echo QEMU; exec sleep 1000"] {
+        install(
+            &program,
+            &format!(
+                "#!/bin/sh\necho $$ >> '{}'\n{script}\n",
+                folder.path().join("pid").display()
+            ),
+        );
+        let fake = Fake::new("exit 3");
+        let mut plan = fake.plan();
+        plan.qemu = Some(program.clone());
+        plan.timeout = Some(Duration::from_millis(300));
+        let start = Instant::now();
+        let failed = run(&plan, &mut |_| {}).unwrap_err();
+        assert_eq!(
+            failed.to_string(),
+            format!(
+                "{} --version did not end within 0.3 s and is stopped; give the path of a QEMU system emulator to --qemu, or a longer --timeout",
+                program.display()
+            )
+        );
+        assert!(start.elapsed() < Duration::from_secs(5));
+        let pids = fs::read_to_string(folder.path().join("pid")).unwrap();
+        assert!(pids.lines().all(|pid| !PathBuf::from(format!("/proc/{pid}")).exists()));
+    }
 }
 
 #[test]

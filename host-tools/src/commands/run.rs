@@ -4,7 +4,7 @@ use vmm_glue::plan::Plan;
 use vmm_glue::run::{Event, Outcome};
 
 use crate::cli::RunArguments;
-use crate::failure::{DeviceErrors, Usage};
+use crate::failure::{DeviceErrors, Usage, is_closed_pipe};
 use crate::guest_image;
 use crate::output::Destination;
 use crate::progress::Progress;
@@ -13,6 +13,10 @@ use crate::report::Run;
 /// Runs a job and writes its report.
 pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
     let plan = plan(arguments).map_err(Usage)?;
+    // Before anything is opened for writing.
+    let output = arguments.output.output.as_deref().map(|path| ("--output", path));
+    plan.check_files(output.as_slice())
+        .map_err(|error| Usage(error.to_string()))?;
     let destination = Destination::open(&arguments.output)?;
     let job = &plan.jobs.job;
     let mut progress = Progress::new(job.runtime_us.map(|us| us.saturating_add(job.ramp_time_us)));
@@ -27,10 +31,12 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
         report,
         launcher: Some(launcher),
     };
-    destination.write(&run)?;
-    match run.complaint() {
-        Some(complaint) if !arguments.ignore_errors => Err(DeviceErrors(complaint).into()),
-        _ => Ok(()),
+    let written = destination.write(&run);
+    match (written, run.complaint()) {
+        // A reader that has gone does not make errors undone; a report that cannot be written is worse than both.
+        (Err(error), _) if !is_closed_pipe(&error) => Err(error),
+        (_, Some(complaint)) if !arguments.ignore_errors => Err(DeviceErrors(complaint).into()),
+        (written, _) => written,
     }
 }
 

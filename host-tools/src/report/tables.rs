@@ -1,9 +1,10 @@
 //! doorpost's own part of the text: machine, devices, and where each interrupt went.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
-use workload::report::{Controller, Recovery, Report};
+use workload::report::{Controller, Queue, Recovery, Report};
 
 use crate::report::Run;
 use crate::report::figures::{binary, plural, sum, time};
@@ -227,6 +228,16 @@ fn fan_out(report: &Report, out: &mut String) -> fmt::Result {
         "cq bells",
     ];
     let number = |value: Option<u32>| value.map_or("-".to_string(), |value| value.to_string());
+    let mut vectors: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+    for queue in &report.queues {
+        if let Some(vector) = queue.vector {
+            *vectors.entry((queue.cpu, vector)).or_default() += 1;
+        }
+    }
+    let is_shared = |queue: &Queue| {
+        let vector = queue.vector.and_then(|vector| vectors.get(&(queue.cpu, vector)));
+        vector.is_some_and(|rows| *rows > 1)
+    };
     let rows = report.queues.iter().map(|queue| {
         let jobs: Vec<String> = queue.jobs.iter().map(u32::to_string).collect();
         vec![
@@ -235,7 +246,7 @@ fn fan_out(report: &Report, out: &mut String) -> fmt::Result {
             queue.cpu.to_string(),
             queue.cpu_hardware_id.to_string(),
             number(queue.msix_entry),
-            number(queue.vector),
+            number(queue.vector) + if is_shared(queue) { "*" } else { "" },
             queue.entries.to_string(),
             if jobs.is_empty() {
                 "-".to_string()
@@ -251,7 +262,11 @@ fn fan_out(report: &Report, out: &mut String) -> fmt::Result {
             queue.cq_doorbells.to_string(),
         ]
     });
-    table(&header, 1, rows.collect(), out)
+    table(&header, 1, rows.collect(), out)?;
+    if report.queues.iter().any(is_shared) {
+        writeln!(out, "  * vector shared: its interrupts stand in each row")?;
+    }
+    Ok(())
 }
 
 fn cpus(report: &Report, out: &mut String) -> fmt::Result {
@@ -365,4 +380,35 @@ fn errors(report: &Report, out: &mut String) -> fmt::Result {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sample;
+
+    #[test]
+    fn shared_vectors_are_marked() {
+        let mut report = sample::report();
+        let (first, second) = (report.queues[0].clone(), report.queues[1].clone());
+        let text = |report: &Report| {
+            let mut out = String::new();
+            fan_out(report, &mut out).unwrap();
+            out
+        };
+        let note = "  * vector shared: its interrupts stand in each row\n";
+        // A vector is one of a CPU: the same number elsewhere is another. None at all is shared by nobody.
+        let elsewhere = Queue {
+            cpu: 1,
+            ..first.clone()
+        };
+        report.queues = vec![first.clone(), elsewhere.clone(), second.clone(), second.clone()];
+        assert!(!text(&report).contains('*'), "{}", text(&report));
+        report.queues.push(Queue { id: 2, ..first });
+        let text = text(&report);
+        let marked = text.lines().filter(|line| line.contains(" 65*  "));
+        assert_eq!(marked.count(), 2, "{text}");
+        assert!(text.lines().any(|line| line.contains(" 65   ")), "{text}");
+        assert!(text.ends_with(note), "{text}");
+    }
 }

@@ -18,6 +18,11 @@ pub const DEFAULT_MEMORY: u64 = 256 << 20;
 pub const MIN_MEMORY: u64 = 16 << 20;
 /// The most memory that a guest is given without being told to, in bytes.
 const MAX_DEFAULT_MEMORY: u64 = 8 << 30;
+/// The most memory that q35 gives in one piece, in bytes: with more, 2 GiB lie below 4 GiB and the rest above. A job's buffers
+/// are one piece.
+const ONE_PIECE: u64 = 2816 << 20;
+/// What lies below 4 GiB then, in bytes.
+const LOWER_PIECE: u64 = 2 << 30;
 /// What a guest needs besides its I/Os, in bytes; generous.
 const BESIDES_IOS: u64 = 16 << 20;
 /// How far below the estimate a guest may be told to go: the estimate is that generous.
@@ -106,8 +111,8 @@ pub enum PlanError {
     Memory(u64),
     /// The job's I/Os do not fit.
     #[error(
-        "numjobs={jobs} x iodepth={iodepth} x bs={bs} needs about {needed} MiB, and the guest has {} MiB; lower one of them, or give --memory {needed}M",
-        .memory >> 20, needed = .needed.div_ceil(1 << 20)
+        "numjobs={jobs} x iodepth={iodepth} x bs={bs} needs about {needed} MiB, and the guest has {} MiB; lower one of them, or give --memory {}M",
+        .memory >> 20, in_one_piece(*.needed) >> 20, needed = .needed.div_ceil(1 << 20)
     )]
     TooLittleMemory {
         /// Copies of the job.
@@ -152,6 +157,15 @@ fn bs_up(bs: u64) -> u64 {
     bs.next_multiple_of(512)
 }
 
+/// How much memory, in whole MiB, has room for so many bytes on one side of the hole below 4 GiB.
+fn in_one_piece(needed: u64) -> u64 {
+    let memory = match needed {
+        0..=ONE_PIECE => needed,
+        _ => needed.saturating_add(LOWER_PIECE),
+    };
+    memory.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
+}
+
 impl Plan<'_> {
     /// CPUs of the guest.
     pub fn vcpus(&self) -> u32 {
@@ -170,11 +184,8 @@ impl Plan<'_> {
 
     /// Memory of the guest in bytes.
     pub fn memory(&self) -> u64 {
-        self.memory.unwrap_or_else(|| {
-            self.needed_memory()
-                .clamp(DEFAULT_MEMORY, MAX_DEFAULT_MEMORY)
-                .next_multiple_of(1 << 20)
-        })
+        self.memory
+            .unwrap_or_else(|| in_one_piece(self.needed_memory()).clamp(DEFAULT_MEMORY, MAX_DEFAULT_MEMORY))
     }
 
     /// How long the whole run may take.
@@ -369,6 +380,11 @@ pub(crate) mod tests {
         assert_eq!(
             plan(&[("bs", "1m"), ("iodepth", "256"), ("numjobs", "2")]).memory(),
             529 << 20
+        );
+        // Beyond q35's largest piece the buffers go above 4 GiB.
+        assert_eq!(
+            plan(&[("bs", "1m"), ("iodepth", "3000")]).memory(),
+            (3000 + 16 + 2 + 2048) << 20
         );
         // Each drive has lists of pages and queue entries for each I/O.
         let deep = [("bs", "512"), ("iodepth", "65535"), ("numjobs", "2")];

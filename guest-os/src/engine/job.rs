@@ -82,6 +82,10 @@ pub struct Job {
     free: Vec<u16>,
     batch: Vec<u16>,
     mix: Random,
+    /// Whether each I/O is a write, unless that is drawn.
+    always: Option<bool>,
+    /// Contents belong to their place.
+    patterned: bool,
     block_bytes: u64,
     /// I/Os begun, and where that ends.
     started: u64,
@@ -126,6 +130,8 @@ impl Job {
             free,
             batch,
             mix: Random::new(spec.randseed ^ 0x6d69_7872, index as u64),
+            always: (spec.rw.reads() != spec.rw.writes()).then(|| spec.rw.writes()),
+            patterned: spec.verify == Verify::Pattern,
             block_bytes: spec.bs,
             started: 0,
             end: quota,
@@ -203,7 +209,10 @@ impl Job {
             if self.started >= self.end {
                 break;
             }
-            let file_number = self.file_to_use();
+            let mut file_number = self.next_file;
+            if self.files.get(file_number).is_none_or(|file| file.left == 0) {
+                file_number = self.file_to_use();
+            }
             let (Some(file), Some(io)) = (self.files.get_mut(file_number), self.ios.get_mut(usize::from(number)))
             else {
                 break;
@@ -211,15 +220,15 @@ impl Job {
             let Some(queue) = tools.queues.get_mut(file.queue) else {
                 break;
             };
-            if queue.pair.in_flight() >= queue.pair.capacity() {
+            if !queue.pair.has_room() {
                 break;
             }
             let Some(command) = file.commands.get_mut(usize::from(number)) else {
                 break;
             };
-            let write = match (self.spec.rw.reads(), self.spec.rw.writes()) {
-                (true, true) => self.mix.below(100) >= u64::from(self.spec.rwmixread),
-                (_, writes) => writes,
+            let write = match self.always {
+                Some(write) => write,
+                None => self.mix.below(100) >= u64::from(self.spec.rwmixread),
             };
             io.lba = file.offsets.next_block() * file.blocks_per_io;
             io.start = start;
@@ -227,7 +236,7 @@ impl Job {
             io.write = write;
             if write {
                 writes += 1;
-                if self.spec.verify == Verify::Pattern {
+                if self.patterned {
                     fill(&mut self.buffer, io.offset, io.lba * file.block_size, self.block_bytes);
                 }
             }
@@ -273,16 +282,26 @@ impl Job {
         if writes > 0 {
             self.write.slat.record(slat, writes);
         }
-        // As fio counts: each I/O at the depth that it made.
-        let after = self.in_flight();
-        for depth in after + 1 - count..=after {
-            self.depths[depth_row(depth)] += 1;
-        }
+        self.count_depths(count);
         self.submit_batches[batch_row(count)] += 1;
     }
 
-    /// The next namespace in turn that is not done.
+    /// Counts a batch of `count` I/Os as fio does: each at the depth that it made. A row at a time.
     #[inline]
+    fn count_depths(&mut self, count: usize) {
+        let after = self.in_flight();
+        let mut depth = after + 1 - count;
+        while depth <= after {
+            let row = depth_row(depth);
+            let end = if row < 6 { (2 << row) - 1 } else { after };
+            let end = end.min(after);
+            self.depths[row] += (end + 1 - depth) as u64;
+            depth = end + 1;
+        }
+    }
+
+    /// The next namespace in turn that is not done, when the one whose turn it is has no I/O left.
+    #[cold]
     fn file_to_use(&self) -> usize {
         let mut number = self.next_file;
         while self.files.get(number).is_some_and(|file| file.left == 0) {
@@ -306,7 +325,7 @@ impl Job {
         let stats = if io.write { &mut self.write } else { &mut self.read };
         if completion.status.is_success() {
             stats.complete(clat, lat, self.block_bytes);
-            if !io.write && self.spec.verify == Verify::Pattern {
+            if self.patterned && !io.write {
                 self.check(number);
             }
         } else {

@@ -22,13 +22,10 @@ pub const BUCKETS: usize = GROUPS * SUB_BUCKETS;
 /// The bucket of a latency.
 #[inline]
 pub const fn bucket(nanoseconds: u64) -> usize {
-    // Values of up to SUB_BITS + 1 bits are their own bucket.
     let error_bits = (u64::BITS - 1 - (nanoseconds | 1).leading_zeros()).saturating_sub(SUB_BITS);
-    if error_bits == 0 {
-        return nanoseconds as usize;
-    }
-    let base = (error_bits as usize + 1) << SUB_BITS;
-    let index = base + ((nanoseconds >> error_bits) as usize & (SUB_BUCKETS - 1));
+    // Without error bits a value is its own bucket; each further bit has SUB_BUCKETS more, and what remains of the value has
+    // its uppermost bit set, which is one more SUB_BUCKETS.
+    let index = ((error_bits as usize) << SUB_BITS) + (nanoseconds >> error_bits) as usize;
     if index < BUCKETS { index } else { BUCKETS - 1 }
 }
 
@@ -111,9 +108,10 @@ impl Summary {
         self.count += times;
         let product = value.saturating_mul(times);
         self.sum = self.sum.saturating_add(product);
+        // 10^18 latencies of 10 seconds do not fill 128 bits.
         self.sum_of_squares = self
             .sum_of_squares
-            .saturating_add(u128::from(value) * u128::from(product));
+            .wrapping_add(u128::from(value) * u128::from(product));
     }
 
     /// Adds all values of another set.
@@ -151,10 +149,7 @@ impl Histogram {
     /// Takes one latency in nanoseconds, that `times` I/Os had in common.
     #[inline]
     pub fn record(&mut self, nanoseconds: u64, times: u64) {
-        // `bucket` ends below BUCKETS; the mask-free bound lets the compiler see it.
-        if let Some(count) = self.counts.get_mut(bucket(nanoseconds)) {
-            *count += times;
-        }
+        self.counts[bucket(nanoseconds)] += times;
         self.summary.record(nanoseconds, times);
     }
 

@@ -38,9 +38,10 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
     let dma = Dma::new(DmaMemory);
     let attached = discover::controllers(machine, &dma, job)?;
     if attached.is_empty() {
-        return Err(usage(
-            "no NVMe controller found on PCI; give the guest a drive".to_string(),
-        ));
+        return Err(usage(match machine.pci.is_empty() {
+            true => "the machine has no PCI configuration space in memory (MCFG); use one that has (QEMU: -M q35)",
+            false => "no NVMe controller found on PCI; give the guest a drive",
+        }));
     }
     let targets = targets(&attached, job)?;
     let mut plan = plan(machine, &attached, &targets, job)?;
@@ -100,10 +101,10 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
     Ok(())
 }
 
-fn usage(message: String) -> Failure {
+fn usage(message: impl Into<String>) -> Failure {
     Failure {
         kind: FailureKind::Usage,
-        message,
+        message: message.into(),
     }
 }
 

@@ -509,17 +509,10 @@ fn queue_reports(machine: &Machine, cpu: usize, engine: &Engine) -> Vec<report::
 }
 
 fn cpu_report(machine: &Machine, cpu: usize, engine: &Engine) -> report::Cpu {
-    let counts = &engine.counts;
     report::Cpu {
         cpu: cpu as u32,
         hardware_id: machine.cpus[cpu],
-        interrupts: counts.interrupts,
-        wrong_cpu: counts.wrong_cpu,
-        unexpected: counts.unexpected,
-        eois: counts.eois,
-        ticks: counts.ticks,
-        halts: counts.halts,
-        empty_polls: counts.empty_polls,
+        ..engine.counts.clone()
     }
 }
 

@@ -21,7 +21,7 @@ use hal::dma::{Dma, DmaBuffer};
 use hal::mmio::MmioRegion;
 use nvme::{PrpError, Prps, QueueCounters, QueuePair};
 use workload::job::Wait;
-use workload::report::{Failure, FailureKind};
+use workload::report::{self, Failure, FailureKind};
 
 use crate::arch::{self, MachineClock};
 use crate::cpu::{self, Cpu, SLOT_WORDS};
@@ -148,18 +148,6 @@ impl EngineQueue {
     }
 }
 
-/// Counters of a CPU in the measured window.
-#[derive(Clone, Copy, Default)]
-pub struct CpuCounts {
-    pub interrupts: u64,
-    pub wrong_cpu: u64,
-    pub unexpected: u64,
-    pub eois: u64,
-    pub ticks: u64,
-    pub halts: u64,
-    pub empty_polls: u64,
-}
-
 /// A CPU's jobs and queues.
 pub struct Engine {
     wait: Wait,
@@ -186,9 +174,9 @@ pub struct Engine {
     active: usize,
     halts: u64,
     empty_polls: u64,
-    base: CpuCounts,
+    base: report::Cpu,
     /// The measured window's counts, once it is over.
-    pub counts: CpuCounts,
+    pub counts: report::Cpu,
     /// Why the run cannot go on.
     pub failure: Option<Failure>,
 }
@@ -230,8 +218,8 @@ impl Engine {
             timeout_epochs,
             halts: 0,
             empty_polls: 0,
-            base: CpuCounts::default(),
-            counts: CpuCounts::default(),
+            base: report::Cpu::default(),
+            counts: report::Cpu::default(),
             failure: None,
         }
     }
@@ -271,7 +259,7 @@ impl Engine {
         self.settle();
         // No interrupt may come between the CPU's count and those of its vectors, so that they add up.
         arch::without_interrupts(|| {
-            self.counts = self.count(cpu).since(&self.base);
+            self.counts = since(&self.count(cpu), &self.base);
             for queue in &mut self.queues {
                 queue.end = *queue.pair.counters();
                 queue.end_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
@@ -313,8 +301,9 @@ impl Engine {
         }
     }
 
-    fn count(&self, cpu: &Cpu) -> CpuCounts {
-        CpuCounts {
+    /// The counters so far; whose they are is for the report to say.
+    fn count(&self, cpu: &Cpu) -> report::Cpu {
+        report::Cpu {
             interrupts: cpu.device_interrupts.get(),
             wrong_cpu: cpu.wrong_cpu.get(),
             unexpected: cpu.unexpected.get(),
@@ -322,6 +311,7 @@ impl Engine {
             ticks: cpu.ticks.get(),
             halts: self.halts,
             empty_polls: self.empty_polls,
+            ..report::Cpu::default()
         }
     }
 
@@ -561,17 +551,17 @@ fn owned(queues: &[EngineQueue]) -> Vec<&Arc<SharedController>> {
     controllers
 }
 
-impl CpuCounts {
-    fn since(&self, base: &Self) -> Self {
-        Self {
-            interrupts: self.interrupts - base.interrupts,
-            wrong_cpu: self.wrong_cpu - base.wrong_cpu,
-            unexpected: self.unexpected - base.unexpected,
-            eois: self.eois - base.eois,
-            ticks: self.ticks - base.ticks,
-            halts: self.halts - base.halts,
-            empty_polls: self.empty_polls - base.empty_polls,
-        }
+/// What was counted between two moments.
+fn since(now: &report::Cpu, base: &report::Cpu) -> report::Cpu {
+    report::Cpu {
+        interrupts: now.interrupts - base.interrupts,
+        wrong_cpu: now.wrong_cpu - base.wrong_cpu,
+        unexpected: now.unexpected - base.unexpected,
+        eois: now.eois - base.eois,
+        ticks: now.ticks - base.ticks,
+        halts: now.halts - base.halts,
+        empty_polls: now.empty_polls - base.empty_polls,
+        ..report::Cpu::default()
     }
 }
 

@@ -171,12 +171,6 @@ impl FrameReader {
     }
 }
 
-impl fmt::Display for Frame {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

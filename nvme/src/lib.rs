@@ -15,6 +15,7 @@ mod queue;
 mod recovery;
 mod shadow;
 pub mod spec;
+mod standstill;
 
 pub use controller::{Config, Controller, ControllerInfo};
 pub use error::{Error, ProtocolViolation, ViolationKind};
@@ -23,3 +24,4 @@ pub use prp::{PrpError, Prps};
 pub use queue::{Completion, MAXIMUM_IN_FLIGHT, QueueCounters, QueueFull, QueuePair};
 pub use recovery::Reissue;
 pub use spec::{AsyncEvent, Command, CommandId, DataPointer, NvmOpcode, Status};
+pub use standstill::{Owner, Standstill, Word};

@@ -28,7 +28,7 @@ use crate::cpu::{self, Cpu, SLOT_WORDS};
 use crate::interrupts::TICK;
 use crate::{progress, skew};
 use job::{Job, Tools};
-use recovery::{QueueState, SharedController};
+use recovery::{OwnedController, QueueState, SharedController};
 
 /// How long the loop may go without looking up.
 const LOOK_UP: Duration = TICK;
@@ -153,6 +153,8 @@ pub struct Engine {
     wait: Wait,
     /// Sorted by slot.
     pub queues: Vec<EngineQueue>,
+    /// The controllers of these queues.
+    controllers: Vec<OwnedController>,
     /// Words of the bitmap of slots that these queues use.
     words: Range<usize>,
     pub jobs: Vec<Job>,
@@ -196,13 +198,12 @@ impl Engine {
             .div_ceil(LOOK_UP.as_micros() as u64)
             + 1;
         let timeout_epochs = u32::try_from(timeout).unwrap_or(u32::MAX / 2);
-        for controller in owned(&queues) {
-            controller.add_owner();
-        }
+        let controllers = owned(&queues);
         Self {
             wait,
             words: words(&queues),
             queues,
+            controllers,
             active: jobs.len(),
             jobs,
             leads,
@@ -280,9 +281,9 @@ impl Engine {
     }
 
     /// This CPU's queue pairs are at rest from here on: a recovery does not wait for it.
-    fn leave(&self) {
-        for controller in owned(&self.queues) {
-            controller.remove_owner();
+    fn leave(&mut self) {
+        for controller in self.controllers.drain(..) {
+            controller.leave();
         }
     }
 
@@ -527,7 +528,8 @@ impl Engine {
                 self.next_look_up = self.next_look_up.min(limit);
             }
         }
-        Ok(true)
+        // Somebody may have failed while this CPU stood still.
+        Ok(!RUN.stop.load(Acquire))
     }
 }
 
@@ -541,11 +543,11 @@ fn words(queues: &[EngineQueue]) -> Range<usize> {
 }
 
 /// The controllers of these queues, each once.
-fn owned(queues: &[EngineQueue]) -> Vec<&Arc<SharedController>> {
-    let mut controllers: Vec<&Arc<SharedController>> = Vec::new();
+fn owned(queues: &[EngineQueue]) -> Vec<OwnedController> {
+    let mut controllers: Vec<OwnedController> = Vec::new();
     for queue in queues {
-        if !controllers.iter().any(|known| Arc::ptr_eq(known, &queue.shared)) {
-            controllers.push(&queue.shared);
+        if !controllers.iter().any(|known| known.is(&queue.shared)) {
+            controllers.push(OwnedController::enter(&queue.shared));
         }
     }
     controllers

@@ -1,18 +1,19 @@
 //! What happens when completions do not come: look, abort, reset the controller, issue again, or give up with a reason.
 //!
 //! Queue pairs belong to CPUs, and a controller reset takes them all away at once. So all CPUs that own a queue pair of the
-//! controller come to a stop first. One of them, the conductor, resets; then each makes its own queue pairs anew and issues
-//! again what may be issued again. Every wait here has a bound.
+//! controller come to a [`Standstill`] first. One of them, the conductor, resets; then each makes its own queue pairs anew and
+//! issues again what may be issued again. Every wait here has a bound.
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use core::time::Duration;
 
 use hal::clock::Clock;
 use hal::mmio::MmioRegion;
-use nvme::{CommandId, Controller};
+use nvme::{CommandId, Controller, Owner, Standstill};
 use spin::{Mutex, MutexGuard};
 use workload::report::{Failure, Recovery};
 
@@ -34,13 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Why a controller is reset whose commands do not complete.
 const TOO_LATE: &str = "its commands take longer than command_timeout allows";
 
-/// Nothing unusual.
-const RUNNING: usize = 0;
-/// Owners of queue pairs are to stop.
-const STOPPING: usize = 1;
-/// The controller is up again: owners are to make their queue pairs anew.
-const RECREATING: usize = 2;
-
 /// One recovery at a time: two conductors would wait for each other to stop.
 static CONDUCTED: AtomicBool = AtomicBool::new(false);
 
@@ -49,14 +43,7 @@ pub struct SharedController {
     /// `nvme0`.
     pub name: String,
     controller: Mutex<Controller<MmioRegion, MachineClock>>,
-    /// CPUs that own queue pairs of it and still run.
-    owners: AtomicUsize,
-    phase: AtomicUsize,
-    /// Counts recoveries, so that nobody takes part in one twice.
-    generation: AtomicU32,
-    /// CPUs that came to a stop, and CPUs that made their queues anew, in this recovery.
-    stopped: AtomicUsize,
-    recreated: AtomicUsize,
+    standstill: Standstill,
     timeouts: AtomicU64,
     aborts: AtomicU64,
     reissued: AtomicU64,
@@ -68,11 +55,7 @@ impl SharedController {
         Self {
             name,
             controller: Mutex::new(controller),
-            owners: AtomicUsize::new(0),
-            phase: AtomicUsize::new(RUNNING),
-            generation: AtomicU32::new(0),
-            stopped: AtomicUsize::new(0),
-            recreated: AtomicUsize::new(0),
+            standstill: Standstill::new(),
             timeouts: AtomicU64::new(0),
             aborts: AtomicU64::new(0),
             reissued: AtomicU64::new(0),
@@ -82,16 +65,6 @@ impl SharedController {
     /// The controller itself. Whoever has it sends admin commands, which all end in bounded time.
     pub fn lock(&self) -> MutexGuard<'_, Controller<MmioRegion, MachineClock>> {
         self.controller.lock()
-    }
-
-    /// A CPU owns queue pairs of it.
-    pub fn add_owner(&self) {
-        self.owners.fetch_add(1, AcqRel);
-    }
-
-    /// A CPU will not touch its queue pairs of it any more.
-    pub fn remove_owner(&self) {
-        self.owners.fetch_sub(1, AcqRel);
     }
 
     /// What was done.
@@ -114,16 +87,46 @@ pub struct QueueState {
     pub suspect_since: Option<u64>,
     /// Aborts were sent; until when they may take effect.
     abort_deadline: Option<u64>,
-    /// The recovery of its controller that this CPU last took part in.
-    generation: u32,
+}
+
+/// A controller, as the CPU knows it that owns queue pairs of it.
+pub struct OwnedController {
+    shared: Arc<SharedController>,
+    owner: Owner,
+}
+
+impl OwnedController {
+    /// From here on this CPU takes part in each reset, until it [leaves](Self::leave).
+    pub fn enter(shared: &Arc<SharedController>) -> Self {
+        Self {
+            shared: shared.clone(),
+            owner: shared.standstill.enter(),
+        }
+    }
+
+    /// This CPU's queue pairs are at rest from here on: a reset does not wait for it.
+    pub fn leave(self) {
+        self.shared.standstill.leave(self.owner);
+    }
+
+    /// Whether it is this one.
+    pub fn is(&self, shared: &Arc<SharedController>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
 }
 
 impl Engine {
     /// Looks at each queue whose completions are late. Called ten times a second.
     pub(super) fn look_for_lost(&mut self, cpu: &Cpu, now: u64) -> Result<(), Failure> {
         self.epoch = self.epoch.wrapping_add(1);
-        for number in 0..self.queues.len() {
+        for number in 0..self.controllers.len() {
             self.join_recovery(number, cpu)?;
+        }
+        if self.controllers.iter().any(|owned| owned.owner.is_stopped()) {
+            // The run ends before the reset does: these queue pairs are not this CPU's to look at.
+            return Ok(());
+        }
+        for number in 0..self.queues.len() {
             let queue = &mut self.queues[number];
             queue.pair.set_epoch(self.epoch);
             if queue.pair.in_flight() == 0 {
@@ -197,62 +200,58 @@ impl Engine {
 
     /// Resets a queue's controller, unless another CPU is at it, or at another controller: then the next look up tells more.
     fn recover(&mut self, number: usize, cpu: &Cpu, why: &str) -> Result<(), Failure> {
+        let shared = self.queues[number].shared.clone();
+        let Some(owned) = self.controllers.iter().find(|owned| owned.is(&shared)) else {
+            return Ok(());
+        };
         if CONDUCTED.swap(true, AcqRel) {
             return Ok(());
         }
-        let shared = self.queues[number].shared.clone();
-        let generation = shared.generation.fetch_add(1, AcqRel) + 1;
-        self.remember(&shared.name, generation);
+        if !shared.standstill.conduct(&owned.owner) {
+            CONDUCTED.store(false, Release);
+            return Ok(());
+        }
         log::warn!("{}: resetting the controller", shared.name);
-        shared.phase.store(STOPPING, Release);
-        let others = |counter: &AtomicUsize| counter.load(Acquire) + 1 >= shared.owners.load(Acquire);
-        wait(cpu, &shared.name, "stop", || others(&shared.stopped))?;
+        wait(cpu, &shared.name, "stop", || shared.standstill.all_stopped())?;
         shared
             .lock()
             .reset()
             .map_err(|error| run_failure(format!("{error}: {why}")))?;
-        shared.phase.store(RECREATING, Release);
+        shared.standstill.resume();
         self.recreate(&shared)?;
         wait(cpu, &shared.name, "make their queues anew", || {
-            others(&shared.recreated)
+            shared.standstill.all_resumed()
         })?;
-        shared.stopped.store(0, Release);
-        shared.recreated.store(0, Release);
-        shared.phase.store(RUNNING, Release);
+        shared.standstill.end();
         CONDUCTED.store(false, Release);
         Ok(())
     }
 
-    /// Stops, if the controller of this queue is to be reset, until that is done; then makes this CPU's queues anew.
+    /// Stops, if this controller is to be reset, until that is done; then makes this CPU's queues anew.
     fn join_recovery(&mut self, number: usize, cpu: &Cpu) -> Result<(), Failure> {
-        let queue = &self.queues[number];
-        let shared = queue.shared.clone();
-        let generation = shared.generation.load(Acquire);
-        if shared.phase.load(Acquire) != STOPPING || queue.state.generation == generation {
+        let owned = &mut self.controllers[number];
+        let shared = owned.shared.clone();
+        if !shared.standstill.join(&mut owned.owner) {
             return Ok(());
         }
-        self.remember(&shared.name, generation);
-        shared.stopped.fetch_add(1, AcqRel);
         wait(cpu, &shared.name, "be reset", || {
-            shared.phase.load(Acquire) != STOPPING || RUN.stop.load(Acquire)
+            shared.standstill.may_resume() || RUN.stop.load(Acquire)
         })?;
-        if RUN.stop.load(Acquire) {
+        if !shared.standstill.may_resume() {
             return Ok(());
         }
         self.recreate(&shared)?;
-        shared.recreated.fetch_add(1, AcqRel);
+        shared.standstill.resumed(&mut self.controllers[number].owner);
         Ok(())
     }
 
-    fn remember(&mut self, controller: &str, generation: u32) {
-        for queue in self.queues.iter_mut().filter(|queue| queue.shared.name == controller) {
-            queue.state.generation = generation;
-        }
-    }
-
     /// Makes this CPU's queue pairs of a controller anew, and issues again what was in flight.
-    fn recreate(&mut self, shared: &SharedController) -> Result<(), Failure> {
-        for queue in self.queues.iter_mut().filter(|queue| queue.shared.name == shared.name) {
+    fn recreate(&mut self, shared: &Arc<SharedController>) -> Result<(), Failure> {
+        for queue in self
+            .queues
+            .iter_mut()
+            .filter(|queue| Arc::ptr_eq(&queue.shared, shared))
+        {
             shared
                 .lock()
                 .recreate(&mut queue.pair)

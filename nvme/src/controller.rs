@@ -42,8 +42,10 @@ pub struct Config {
     /// The largest transfer in bytes that is used even if the controller allows more, or names no limit (MDTS = 0).
     /// 2 MiB by default.
     pub max_transfer_cap: usize,
-    /// How often the controller may be reset in its whole life before it is given up. 3 by default.
+    /// How often the controller may be reset before it is given up. 3 by default.
     pub max_resets: u32,
+    /// Resets do not count any more once the controller has worked for so long since the last of them. 10 minutes by default.
+    pub resets_forgotten_after: Duration,
 }
 
 impl Default for Config {
@@ -53,6 +55,7 @@ impl Default for Config {
             command_timeout: Duration::from_secs(10),
             max_transfer_cap: 2 << 20,
             max_resets: 3,
+            resets_forgotten_after: Duration::from_secs(600),
         }
     }
 }
@@ -130,8 +133,10 @@ pub struct Controller<M: Mmio, C: Clock> {
     pub(crate) settings: Settings,
     pub(crate) shadow: Option<Arc<ShadowPages>>,
     pub(crate) events: Events,
-    /// Resets since the start.
+    /// Resets since the start, those of them that still count against the limit, and until when these do.
     pub(crate) resets: u32,
+    pub(crate) recent_resets: u32,
+    pub(crate) resets_count_until: u64,
     /// Why no command can be sent any more.
     pub(crate) stopped: Option<&'static str>,
     /// CC.EN was set by us: the device knows our memory.
@@ -195,6 +200,8 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
             shadow: None,
             events: Events::default(),
             resets: 0,
+            recent_resets: 0,
+            resets_count_until: 0,
             stopped: None,
             enabled: false,
         };

@@ -61,8 +61,8 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
 
     /// Resets the controller (CC.EN = 0) and brings it up again as it was: number of queues, features, event requests and
     /// shadow doorbells. One that does not even answer this is reset with its NVM subsystem, where it can (NSSR). What fails
-    /// is tried again, as long as fewer than [`Config::max_resets`](crate::Config::max_resets) resets were made. Each wait
-    /// is bounded by CAP.TO.
+    /// is tried again, as long as fewer than [`Config::max_resets`](crate::Config::max_resets) resets were made lately
+    /// ([`Config::resets_forgotten_after`](crate::Config::resets_forgotten_after)). Each wait is bounded by CAP.TO.
     ///
     /// No CPU may use a queue pair of this controller from this call on, until it was [recreated](Self::recreate).
     ///
@@ -80,16 +80,27 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
     /// As [`reset`](Self::reset).
     pub fn reset_with(&mut self, mut restore: impl FnMut()) -> Result<(), Error> {
         let mut last = None;
-        while self.resets < self.config.max_resets {
+        if self.clock.ticks() > self.resets_count_until && self.stopped.is_none() {
+            self.recent_resets = 0;
+        }
+        while self.recent_resets < self.config.max_resets {
             self.resets += 1;
+            self.recent_resets += 1;
             match self.try_reset(&mut restore) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.resets_count_until = self.clock.deadline(self.config.resets_forgotten_after);
+                    return Ok(());
+                }
                 Err(error) => {
                     self.stopped = Some("a reset of the controller failed");
                     if matches!(error, Error::Gone { .. }) {
                         return Err(error);
                     }
-                    log::warn!("{error}; that was reset {} of {}", self.resets, self.config.max_resets);
+                    log::warn!(
+                        "{error}; that was reset {} of {}",
+                        self.recent_resets,
+                        self.config.max_resets
+                    );
                     last = Some(error);
                 }
             }
@@ -97,7 +108,7 @@ impl<M: Mmio, C: Clock> Controller<M, C> {
         self.stopped = Some("the controller was given up");
         Err(Error::ResetsExhausted {
             controller: self.name.clone(),
-            resets: self.resets,
+            resets: self.recent_resets,
             last: last.map(Box::new),
         })
     }

@@ -100,6 +100,26 @@ fn a_pair_that_a_reset_took_away_is_only_freed() {
 }
 
 #[test]
+fn resets_long_ago_do_not_count() {
+    let machine = machine();
+    let mut driver = machine.start().unwrap();
+    let limit = nvme::Config::default().max_resets;
+    for _ in 0..limit {
+        driver.reset().unwrap();
+    }
+    machine.clock.advance(601_000_000_000);
+    for _ in 0..limit {
+        driver.reset().unwrap();
+    }
+    assert_eq!(driver.resets(), 2 * limit);
+    // So many within that time are too many, and it was given up for good.
+    assert!(matches!(driver.reset(), Err(Error::ResetsExhausted { resets: 3, .. })));
+    machine.clock.advance(601_000_000_000);
+    assert!(matches!(driver.reset(), Err(Error::ResetsExhausted { .. })));
+    machine.assert_no_mistake();
+}
+
+#[test]
 fn fewer_queues_after_a_reset_leave_pairs_without_queues_but_tell_what_was_lost() {
     let machine = machine();
     let mut driver = machine.start().unwrap();

@@ -218,19 +218,15 @@ impl DmaBuffer {
     /// Copies `target.len()` bytes out of the buffer.
     pub fn copy_out(&self, offset: usize, target: &mut [u8]) {
         self.check(offset, target.len());
-        for (i, byte) in target.iter_mut().enumerate() {
-            // SAFETY: inside the buffer by the check above.
-            *byte = unsafe { self.memory.as_ptr().add(offset + i).read_volatile() };
-        }
+        // SAFETY: the range was checked above.
+        unsafe { read_memory(self.memory.as_ptr().add(offset), target) }
     }
 
     /// Copies `source` into the buffer.
     pub fn copy_in(&mut self, offset: usize, source: &[u8]) {
         self.check(offset, source.len());
-        for (i, byte) in source.iter().enumerate() {
-            // SAFETY: inside the buffer by the check above.
-            unsafe { self.memory.as_ptr().add(offset + i).write_volatile(*byte) }
-        }
+        // SAFETY: the range was checked above.
+        unsafe { write_memory(self.memory.as_ptr().add(offset), source) }
     }
 
     /// Reads a structure, byte for byte; the copy is private, so that the device can no longer change it.
@@ -465,6 +461,56 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaEntry<'_, T> {
         // SAFETY: inside the entry, whose ring lives as long as this borrow of it.
         u64::from_le(unsafe { self.words.add(WORD).read_volatile() })
     }
+}
+
+/// Reads memory that a device may write: in words where it is aligned, else in bytes, in ascending order.
+///
+/// # Safety
+/// `target.len()` bytes from `source` on are readable.
+pub(crate) unsafe fn read_memory(source: *const u8, target: &mut [u8]) {
+    let head = source.align_offset(8).min(target.len());
+    let (bytes, rest) = target.split_at_mut(head);
+    let (words, tail) = rest.as_chunks_mut::<8>();
+    let read = |at: usize, bytes: &mut [u8]| {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: within the caller's range.
+            *byte = unsafe { source.add(at + i).read_volatile() };
+        }
+    };
+    read(0, bytes);
+    for (i, word) in words.iter_mut().enumerate() {
+        // SAFETY: within the caller's range, and aligned.
+        *word = unsafe { source.add(head).cast::<u64>().add(i).read_volatile() }.to_ne_bytes();
+    }
+    read(head + 8 * words.len(), tail);
+}
+
+/// Writes memory that a device may read, likewise.
+///
+/// # Safety
+/// `source.len()` bytes from `target` on are writable.
+pub(crate) unsafe fn write_memory(target: *mut u8, source: &[u8]) {
+    let head = target.align_offset(8).min(source.len());
+    let (bytes, rest) = source.split_at(head);
+    let (words, tail) = rest.as_chunks::<8>();
+    let write = |at: usize, bytes: &[u8]| {
+        for (i, byte) in bytes.iter().enumerate() {
+            // SAFETY: within the caller's range.
+            unsafe { target.add(at + i).write_volatile(*byte) };
+        }
+    };
+    write(0, bytes);
+    for (i, word) in words.iter().enumerate() {
+        // SAFETY: within the caller's range, and aligned.
+        unsafe {
+            target
+                .add(head)
+                .cast::<u64>()
+                .add(i)
+                .write_volatile(u64::from_ne_bytes(*word))
+        };
+    }
+    write(head + 8 * words.len(), tail);
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use thiserror::Error;
 
 use crate::clock::{Clock, TickRate};
-use crate::dma::{Dma, DmaAllocator, DmaError, IoAddr};
+use crate::dma::{Dma, DmaAllocator, DmaError, IoAddr, read_memory, write_memory};
 
 /// A device touched memory that no driver had given it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -65,24 +65,20 @@ impl FakeDma {
     pub fn read(&self, address: IoAddr, target: &mut [u8]) -> Result<(), BadDma> {
         let bus = self.0.lock().unwrap();
         let source = bus.find(address, target.len())?;
-        for (i, byte) in target.iter_mut().enumerate() {
-            // SAFETY: `find` checked the range; the allocation lives while the lock is held.
-            *byte = unsafe { source.add(i).read_volatile() };
-        }
+        // SAFETY: `find` checked the range; the allocation lives while the lock is held.
+        unsafe { read_memory(source, target) };
         Ok(())
     }
 
-    /// A device writes memory, bytes in ascending order.
+    /// A device writes memory, in ascending order.
     ///
     /// # Errors
     /// When any byte was not allocated; then nothing was written.
     pub fn write(&self, address: IoAddr, source: &[u8]) -> Result<(), BadDma> {
         let bus = self.0.lock().unwrap();
         let target = bus.find(address, source.len())?;
-        for (i, byte) in source.iter().enumerate() {
-            // SAFETY: `find` checked the range; the allocation lives while the lock is held.
-            unsafe { target.add(i).write_volatile(*byte) };
-        }
+        // SAFETY: `find` checked the range; the allocation lives while the lock is held.
+        unsafe { write_memory(target, source) };
         Ok(())
     }
 }

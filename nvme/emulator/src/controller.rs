@@ -204,7 +204,10 @@ impl<M: Memory> Controller<M> {
     /// Posts completions that had found their queue full, as far as there is room now.
     pub fn flush(&mut self) {
         for queue in 0..self.completion.len() {
-            if !self.has_room(queue) {
+            let waits = self.completion[queue]
+                .as_ref()
+                .is_some_and(|completions| !completions.waiting.is_empty());
+            if !waits || !self.has_room(queue) {
                 continue;
             }
             while let Some(completions) = &mut self.completion[queue] {

@@ -286,7 +286,7 @@ fn a_command_without_answer_times_out_and_ends_the_admin_queue() {
 fn a_late_answer_within_the_deadline_is_fine() {
     let machine = machine();
     let mut driver = machine.start().unwrap();
-    machine.add(Rule::next(0, Fault::Delay(5000)));
+    machine.add(Rule::next(0, Fault::Delay(if cfg!(miri) { 50 } else { 5000 })));
     assert_eq!(driver.namespaces().unwrap().len(), 1);
     machine.assert_no_mistake();
 }

@@ -23,7 +23,7 @@ fn read_command(machine: &Machine) -> (Command, (hal::dma::DmaBuffer, Prps)) {
 
 #[test]
 fn thousands_of_rounds_in_small_and_odd_queues() {
-    let rounds: u64 = if cfg!(miri) { 100 } else { 10_000 };
+    let rounds: u64 = if cfg!(miri) { 20 } else { 10_000 };
     for entries in [2, 3, 5, 16, 33, 256] {
         let machine = machine();
         let (mut driver, mut queue) = machine.with_queue(entries);
@@ -164,7 +164,7 @@ fn identifiers_in_flight_are_unique_and_reuse_changes_them() {
     let mut queue = driver.create_queue_pair(1, 32, None).unwrap();
     let (command, _memory) = read_command(&machine);
     let mut before = BTreeSet::new();
-    for round in 0..100 {
+    for round in 0..if cfg!(miri) { 5 } else { 100 } {
         let ids: BTreeSet<_> = (0..31).map(|token| queue.write(&command, token).unwrap()).collect();
         assert_eq!(ids.len(), 31);
         assert!(
@@ -222,7 +222,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (1u8..9).prop_map(Step::Poll),
         Just(Step::Acknowledge),
     ];
-    proptest::collection::vec(step, 1..300)
+    proptest::collection::vec(step, 1..if cfg!(miri) { 30 } else { 300 })
 }
 
 proptest! {

@@ -189,9 +189,16 @@ pub struct JobArguments {
     /// Random blocks need not come once each
     #[arg(long)]
     norandommap: bool,
-    /// How a CPU finds completions: interrupt (keeps running), halt (sleeps), poll (no interrupts) [default: interrupt]
+    /// How a CPU finds completions: interrupt (keeps running), halt (sleeps), poll (no interrupts), pending (masks interrupts and
+    /// looks for pending ones), hybrid (pending, then halt) [default: interrupt]
     #[arg(long, value_name = "MODE", allow_hyphen_values = true)]
     wait: Option<String>,
+    /// Microseconds that wait=hybrid looks before it halts [default: 200]
+    #[arg(long, value_name = "USEC", allow_hyphen_values = true)]
+    hybrid: Option<String>,
+    /// wait=hybrid finds that length itself, as KVM's halt polling does, with --hybrid as its bound
+    #[arg(long)]
+    adaptive: bool,
     /// What reads check and writes leave: none, pattern [default: none]. Reads check every block, also one that this run has
     /// not written: a mixed load needs a drive that holds the pattern already
     #[arg(long, value_name = "HOW", allow_hyphen_values = true)]
@@ -238,12 +245,14 @@ impl JobArguments {
             ("rwmixread", &self.rwmixread),
             ("randseed", &self.randseed),
             ("wait", &self.wait),
+            ("hybrid", &self.hybrid),
             ("verify", &self.verify),
             ("command_timeout", &self.command_timeout),
         ];
         let flags = [
             ("time_based", self.time_based),
             ("norandommap", self.norandommap),
+            ("adaptive", self.adaptive),
             ("end_fsync", self.end_fsync),
             ("retry_writes", self.retry_writes),
             ("shadow_doorbells", self.shadow_doorbells),

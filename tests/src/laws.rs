@@ -84,7 +84,13 @@ fn check_percentiles(half: &Value) {
 #[track_caller]
 fn check_interrupts(guest: &Value) {
     let polls = list(guest, "/jobs").iter().any(|job| job["wait"] == "poll");
-    let halts = list(guest, "/jobs").iter().any(|job| job["wait"] == "halt");
+    let waits = |modes: [&str; 2]| {
+        list(guest, "/jobs")
+            .iter()
+            .any(|job| modes.iter().any(|mode| job["wait"] == *mode))
+    };
+    let halts = waits(["halt", "hybrid"]);
+    let masks = waits(["pending", "hybrid"]);
     for cpu in list(guest, "/cpus") {
         let count = |field: &str| number(cpu, field);
         let interrupts = count("/interrupts");
@@ -107,6 +113,10 @@ fn check_interrupts(guest: &Value) {
         assert!((known..=known + wakes).contains(&count("/eois")), "{cpu}");
         assert!(!polls || interrupts == 0, "{cpu}");
         assert!(halts || count("/halts") == 0, "{cpu}");
+        let (hits, late) = (count("/pending_hits"), count("/pending_late"));
+        // Each interrupt that was found pending was accepted, once.
+        assert_eq!(hits + late, if masks { interrupts } else { 0 }, "{cpu}");
+        assert!(halts || count("/halted_ns") == 0, "{cpu}");
     }
     assert_eq!(sum(guest, "/queues", "/missed"), 0);
 }

@@ -9,6 +9,7 @@
 //! | [`start_cpus`] | starts the other CPUs |
 //! | [`wake`], [`halt`] | sleep, and the end of another CPU's sleep |
 //! | [`interrupts_off`], [`interrupts_on`], [`without_interrupts`] | interrupts of this CPU |
+//! | [`PendingSet`], [`take_pending`], [`accept_pending`] | device interrupts without waiting for them to interrupt, with interrupts off |
 //! | [`start_tick`], [`stop_tick`] | this CPU's periodic timer |
 //! | [`SLOTS`], [`message`], [`vector`] | device interrupts: slot `s` of CPU `c` arrives by `message(c, s)` as `vector(s)` |
 //! | [`NAME`], [`INTERRUPT_CONTROLLER`] | what reports call them |
@@ -24,7 +25,7 @@ mod x86_64;
 
 #[cfg(target_arch = "x86_64")]
 pub use self::x86_64::{
-    DmaMemory, INTERRUPT_CONTROLLER, MachineClock, NAME, SLOTS, Trap, console_write, cpu_index, exit, halt, here,
-    interrupts_off, interrupts_on, map_device, mark, message, ordered_ticks, start_cpus, start_tick, stop_tick, vector,
-    wait_for_end, wake, without_interrupts,
+    DmaMemory, INTERRUPT_CONTROLLER, MachineClock, NAME, PendingSet, SLOTS, Trap, accept_pending, console_write,
+    cpu_index, exit, halt, here, interrupts_off, interrupts_on, map_device, mark, message, ordered_ticks, start_cpus,
+    start_tick, stop_tick, take_pending, vector, wait_for_end, wake, without_interrupts,
 };

@@ -7,6 +7,7 @@
 pub mod job;
 pub mod recovery;
 pub mod stats;
+mod wait;
 
 use alloc::format;
 use alloc::string::String;
@@ -19,23 +20,23 @@ use core::time::Duration;
 use hal::clock::{Clock, TickRate};
 use hal::dma::{Dma, DmaBuffer};
 use hal::mmio::MmioRegion;
+use irq::halt_poll::HaltPoll;
 use nvme::{PrpError, Prps, QueueCounters, QueuePair};
 use workload::job::Wait;
 use workload::report::{self, Failure, FailureKind};
 
-use crate::arch::{self, MachineClock};
+use crate::arch::{self, MachineClock, PendingSet};
 use crate::cpu::{self, Cpu, SLOT_WORDS};
 use crate::interrupts::TICK;
 use crate::{progress, skew};
 use job::{Job, Tools};
 use recovery::{OwnedController, QueueState, SharedController};
+use wait::{Hybrid, Look, Pending, Sleep, Spin, WaitMode};
 
 /// How long the loop may go without looking up.
 const LOOK_UP: Duration = TICK;
 /// How long the proof of a queue's interrupt may take.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
-/// Looks for completions in a row before the loop goes round, when there is nothing else to do.
-const LOOKS: u64 = 64;
 
 /// What all CPUs of a run have in common.
 pub struct Run {
@@ -157,6 +158,8 @@ pub struct Engine {
     controllers: Vec<OwnedController>,
     /// Words of the bitmap of slots that these queues use.
     words: Range<usize>,
+    /// The same, for looks at what is pending.
+    pending: PendingSet,
     pub jobs: Vec<Job>,
     /// The first CPU of the run leads: it marks, and prints progress.
     leads: bool,
@@ -176,6 +179,15 @@ pub struct Engine {
     active: usize,
     halts: u64,
     empty_polls: u64,
+    pending_hits: u64,
+    pending_late: u64,
+    pending_look_ns: u64,
+    /// How long to poll before a halt; the same in ticks of the clock.
+    halt_poll: HaltPoll,
+    poll_ticks: u64,
+    /// Ticks of the clock spent halted, and looking in vain.
+    halted: u64,
+    polling: u64,
     base: report::Cpu,
     /// The measured window's counts, once it is over.
     pub counts: report::Cpu,
@@ -191,6 +203,11 @@ impl Engine {
         let ticks = |us| rate.ticks(Duration::from_micros(us));
         let ramp = spec.map_or(0, |spec| ticks(spec.ramp_time_us));
         let runtime = spec.and_then(|spec| spec.runtime_us).map_or(u64::MAX, ticks);
+        let halt_poll = match spec {
+            Some(spec) if spec.adaptive => HaltPoll::adaptive(spec.hybrid_us * 1000),
+            Some(spec) => HaltPoll::fixed(spec.hybrid_us * 1000),
+            None => HaltPoll::fixed(0),
+        };
         queues.sort_by_key(|queue| queue.slot);
         // Rounded up, and one more for the part of an interval that had passed when the command was written.
         let timeout = spec
@@ -202,6 +219,7 @@ impl Engine {
         Self {
             wait,
             words: words(&queues),
+            pending: PendingSet::of(queues.iter().filter_map(|queue| queue.slot)),
             queues,
             controllers,
             active: jobs.len(),
@@ -219,6 +237,13 @@ impl Engine {
             timeout_epochs,
             halts: 0,
             empty_polls: 0,
+            pending_hits: 0,
+            pending_late: 0,
+            pending_look_ns: 0,
+            halt_poll,
+            poll_ticks: rate.ticks(Duration::from_nanos(halt_poll.length())),
+            halted: 0,
+            polling: 0,
             base: report::Cpu::default(),
             counts: report::Cpu::default(),
             failure: None,
@@ -247,20 +272,32 @@ impl Engine {
         self.wait_for_start();
         if !RUN.stop.load(Acquire) {
             cpu.watched.store(true, Relaxed);
+            if self.wait.masks_interrupts() {
+                arch::interrupts_off();
+            }
             let ended = match self.wait {
                 Wait::Interrupt => self.turn::<Spin>(cpu),
                 Wait::Halt => self.turn::<Sleep>(cpu),
                 Wait::Poll => self.turn::<Look>(cpu),
+                Wait::Pending => self.turn::<Pending>(cpu),
+                Wait::Hybrid => self.turn::<Hybrid>(cpu),
             };
             cpu.watched.store(false, Relaxed);
             if let Err(failure) = ended {
                 self.fail(failure);
             }
         }
-        self.settle();
+        self.settle(cpu);
+        arch::interrupts_on();
         // No interrupt may come between the CPU's count and those of its vectors, so that they add up.
         arch::without_interrupts(|| {
             self.counts = since(&self.count(cpu), &self.base);
+            if self.wait.masks_interrupts() {
+                self.counts.pending_look_ns = self.pending_look_ns;
+            }
+            if self.wait == Wait::Hybrid {
+                self.counts.poll_length_ns = self.halt_poll.length();
+            }
             for queue in &mut self.queues {
                 queue.end = *queue.pair.counters();
                 queue.end_interrupts = queue.slot.map_or(0, |slot| cpu.interrupts(slot));
@@ -293,10 +330,13 @@ impl Engine {
     }
 
     /// Interrupts of the last completions may still be on their way, when earlier looks had found these already.
-    fn settle(&self) {
+    fn settle(&mut self, cpu: &Cpu) {
         if self.wait.uses_interrupts() {
             let deadline = MachineClock.deadline(Duration::from_micros(200));
             while MachineClock.ticks() < deadline {
+                if self.wait.masks_interrupts() {
+                    self.take_pending(cpu);
+                }
                 core::hint::spin_loop();
             }
         }
@@ -312,6 +352,10 @@ impl Engine {
             ticks: cpu.ticks.get(),
             halts: self.halts,
             empty_polls: self.empty_polls,
+            pending_hits: self.pending_hits,
+            pending_late: self.pending_late,
+            halted_ns: self.rate.nanoseconds(self.halted),
+            polling_ns: self.rate.nanoseconds(self.polling),
             ..report::Cpu::default()
         }
     }
@@ -348,6 +392,9 @@ impl Engine {
         }
         for word in 0..SLOT_WORDS {
             cpu.take_ready(word);
+        }
+        if self.wait.masks_interrupts() {
+            arch::without_interrupts(|| self.time_looks());
         }
         Ok(())
     }
@@ -506,6 +553,9 @@ impl Engine {
             }
         }
         cpu.jobs.set(self.active as u64);
+        if self.wait.masks_interrupts() {
+            self.accept_all(cpu);
+        }
         self.look_for_lost(cpu, now)?;
         let totals = self
             .jobs
@@ -563,77 +613,11 @@ fn since(now: &report::Cpu, base: &report::Cpu) -> report::Cpu {
         ticks: now.ticks - base.ticks,
         halts: now.halts - base.halts,
         empty_polls: now.empty_polls - base.empty_polls,
+        pending_hits: now.pending_hits - base.pending_hits,
+        pending_late: now.pending_late - base.pending_late,
+        halted_ns: now.halted_ns - base.halted_ns,
+        polling_ns: now.polling_ns - base.polling_ns,
         ..report::Cpu::default()
-    }
-}
-
-/// A way to find completions.
-trait WaitMode {
-    /// Takes the completions that can be found now; waits a little, if that is the way, when there are none.
-    fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure>;
-}
-
-/// `interrupt`: the CPU keeps running, an interrupt marks the queue.
-struct Spin;
-
-impl WaitMode for Spin {
-    #[inline]
-    fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure> {
-        // Whatever arrives after this look at the counter is told by the counter.
-        let seen = cpu.device_interrupts.get();
-        if engine.reap_ready(cpu)? {
-            return Ok(());
-        }
-        let mut looks = 0;
-        while looks < LOOKS && cpu.device_interrupts.get() == seen {
-            looks += 1;
-            core::hint::spin_loop();
-        }
-        engine.empty_polls += looks;
-        Ok(())
-    }
-}
-
-/// `halt`: the CPU sleeps until an interrupt comes.
-struct Sleep;
-
-impl WaitMode for Sleep {
-    #[inline]
-    fn find(engine: &mut Engine, cpu: &Cpu) -> Result<(), Failure> {
-        let seen = cpu.device_interrupts.get();
-        if !engine.reap_ready(cpu)? && engine.active > 0 {
-            engine.empty_polls += 1;
-            // With interrupts off, none can come between this look and the halt, which lets them in.
-            arch::interrupts_off();
-            if cpu.device_interrupts.get() == seen {
-                engine.halts += 1;
-                arch::halt();
-            }
-            arch::interrupts_on();
-        }
-        Ok(())
-    }
-}
-
-/// `poll`: the CPU looks at the queues themselves.
-struct Look;
-
-impl WaitMode for Look {
-    #[inline]
-    fn find(engine: &mut Engine, _: &Cpu) -> Result<(), Failure> {
-        let mut looks = 0;
-        while looks < LOOKS {
-            if let Some(first) = engine.queues.iter().position(|queue| queue.pair.is_ready()) {
-                for number in first..engine.queues.len() {
-                    engine.reap(number)?;
-                }
-                break;
-            }
-            looks += 1;
-            core::hint::spin_loop();
-        }
-        engine.empty_polls += looks;
-        Ok(())
     }
 }
 

@@ -21,6 +21,10 @@ pub const MAX_BLOCK_SIZE: u64 = 1 << 30;
 pub const MAX_IODEPTH: u64 = 65_535;
 /// How long a command is given unless the job says otherwise, in microseconds: as long as Linux gives it.
 const DEFAULT_COMMAND_TIMEOUT_US: u64 = 30_000_000;
+/// How long `hybrid` looks unless the job says otherwise, in microseconds: KVM's own bound on x86.
+const DEFAULT_HYBRID_US: u64 = 200;
+/// How long `hybrid` may look at most, in microseconds.
+pub const MAX_HYBRID_US: u64 = 1_000_000;
 /// How long a command may be given, in microseconds: time is looked at ten times a second.
 pub const COMMAND_TIMEOUT_US: RangeInclusive<u64> = 200_000..=3_600_000_000;
 /// The most copies of a job.
@@ -116,6 +120,10 @@ named! {
         Halt = "halt",
         /// The CPU looks at the queue; its queues are made without interrupts.
         Poll = "poll",
+        /// The CPU masks interrupts, and looks which ones its interrupt controller has pending.
+        Pending = "pending",
+        /// As `pending` for a while, then the CPU halts.
+        Hybrid = "hybrid",
     }
 }
 
@@ -123,6 +131,11 @@ impl Wait {
     /// Whether the queues need interrupt vectors.
     pub const fn uses_interrupts(self) -> bool {
         !matches!(self, Self::Poll)
+    }
+
+    /// Whether interrupts stay masked while the CPU works.
+    pub const fn masks_interrupts(self) -> bool {
+        matches!(self, Self::Pending | Self::Hybrid)
     }
 }
 
@@ -186,6 +199,10 @@ pub struct JobSpec {
     pub norandommap: bool,
     /// How completions are found.
     pub wait: Wait,
+    /// How long `hybrid` looks before it halts, in microseconds.
+    pub hybrid_us: u64,
+    /// `hybrid` finds the length itself, with `hybrid_us` as its bound.
+    pub adaptive: bool,
     /// What reads check and writes leave.
     pub verify: Verify,
     /// Flush each namespace that was written, at the end of the job.
@@ -215,6 +232,8 @@ impl Default for JobSpec {
             randseed: 0x8989,
             norandommap: false,
             wait: Wait::Interrupt,
+            hybrid_us: DEFAULT_HYBRID_US,
+            adaptive: false,
             verify: Verify::None,
             end_fsync: false,
             command_timeout_us: DEFAULT_COMMAND_TIMEOUT_US,
@@ -297,6 +316,8 @@ pub const OPTIONS: &[&str] = &[
     "randseed",
     "norandommap",
     "wait",
+    "hybrid",
+    "adaptive",
     "verify",
     "allow_write",
     "end_fsync",
@@ -394,6 +415,8 @@ impl JobSet {
             "randseed" => job.randseed = range(0, u64::MAX)?,
             "norandommap" => job.norandommap = flag()?,
             "wait" => job.wait = value.parse().map_err(choice)?,
+            "hybrid" => job.hybrid_us = range(0, MAX_HYBRID_US)?,
+            "adaptive" => job.adaptive = flag()?,
             "verify" => job.verify = value.parse().map_err(choice)?,
             "end_fsync" => job.end_fsync = flag()?,
             "command_timeout" => {
@@ -453,12 +476,16 @@ impl JobSet {
         if let Some(ios) = job.number_ios {
             words.push(format!("number_ios={ios}"));
         }
+        if job.hybrid_us != DEFAULT_HYBRID_US {
+            words.push(format!("hybrid={}", job.hybrid_us));
+        }
         if job.command_timeout_us != DEFAULT_COMMAND_TIMEOUT_US {
             words.push(format!("command_timeout={}us", job.command_timeout_us));
         }
         for (name, on) in [
             ("time_based", job.time_based),
             ("norandommap", job.norandommap),
+            ("adaptive", job.adaptive),
             ("end_fsync", job.end_fsync),
             ("retry_writes", job.retry_writes),
             ("shadow_doorbells", job.shadow_doorbells),
@@ -481,6 +508,12 @@ impl JobSet {
             return Err(JobError::Conflict(format!(
                 "rw={} writes to the drive, which destroys what it holds; add --allow-write (allow_write in boot arguments) if that is meant",
                 job.rw
+            )));
+        }
+        if job.wait != Wait::Hybrid && (job.adaptive || job.hybrid_us != DEFAULT_HYBRID_US) {
+            return Err(JobError::Conflict(format!(
+                "hybrid and adaptive say how long wait=hybrid looks, and wait is {}; add --wait hybrid",
+                job.wait
             )));
         }
         if job.time_based && job.runtime_us.is_none() {
@@ -582,18 +615,22 @@ mod tests {
             times in (prop::option::of(1..u64::MAX), 0..u64::MAX),
             size in prop_oneof![(1..u64::MAX).prop_map(Size::Bytes), (1..=100u8).prop_map(Size::Percent)],
             number_ios in prop::option::of(1..u64::MAX),
-            flags in any::<[bool; 5]>(),
+            flags in any::<[bool; 6]>(),
             command_timeout_us in COMMAND_TIMEOUT_US,
+            hybrid_us in 0..=MAX_HYBRID_US,
         ) -> JobSet {
             let rw: Load = Load::NAMES[names.1].parse().unwrap();
+            let wait: Wait = Wait::NAMES[names.2].parse().unwrap();
+            let hybrid = wait == Wait::Hybrid;
             JobSet {
                 allow_write: rw.writes(),
                 job: JobSpec {
-                    name: names.0, rw, wait: Wait::NAMES[names.2].parse().unwrap(), verify: Verify::NAMES[names.3].parse().unwrap(),
+                    name: names.0, rw, wait, verify: Verify::NAMES[names.3].parse().unwrap(),
                     bs: numbers.0, iodepth: numbers.1, numjobs: numbers.2, rwmixread: numbers.3, randseed: numbers.4,
                     runtime_us: times.0, ramp_time_us: times.1, size, number_ios,
                     time_based: flags[0] && times.0.is_some(), norandommap: flags[1], end_fsync: flags[2], retry_writes: flags[3],
                     shadow_doorbells: flags[4], command_timeout_us,
+                    hybrid_us: if hybrid { hybrid_us } else { DEFAULT_HYBRID_US }, adaptive: hybrid && flags[5],
                 },
             }
         }

@@ -285,6 +285,19 @@ pub struct Cpu {
     pub halts: u64,
     /// Looks for completions that found none.
     pub empty_polls: u64,
+    /// Interrupts found pending, by a CPU that has them masked (`wait=pending`, `hybrid`).
+    pub pending_hits: u64,
+    /// Interrupts that such a CPU accepted though the look before had not found them pending: they came just then, or ended a
+    /// halt.
+    pub pending_late: u64,
+    /// What one look for pending interrupts costs: the median of many before the run; 0 where none is made.
+    pub pending_look_ns: u64,
+    /// How long `hybrid` polled before a halt, at last.
+    pub poll_length_ns: u64,
+    /// Time halted. What is neither this nor polling is work.
+    pub halted_ns: u64,
+    /// Time spent looking in vain.
+    pub polling_ns: u64,
 }
 
 /// One job instance.

@@ -195,6 +195,12 @@ fn cpu(number: u32) -> Cpu {
         ticks: 50,
         halts: 0,
         empty_polls: 123_456,
+        pending_hits: 0,
+        pending_late: 0,
+        pending_look_ns: 0,
+        poll_length_ns: 0,
+        halted_ns: 0,
+        polling_ns: 1_250_000_000,
     }
 }
 

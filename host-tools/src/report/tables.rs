@@ -298,6 +298,44 @@ fn cpus(report: &Report, out: &mut String) -> fmt::Result {
         let ids = [u64::from(cpu.cpu), u64::from(cpu.hardware_id)];
         ids.iter().chain(&counts).map(u64::to_string).collect()
     });
+    table(&header, 0, rows.collect(), out)?;
+    waiting(report, out)
+}
+
+/// What each CPU did with its time, and what it saw of pending interrupts.
+fn waiting(report: &Report, out: &mut String) -> fmt::Result {
+    let window = report.jobs.iter().map(|job| job.runtime_ns).max().unwrap_or(0);
+    if window == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\nWaiting: shares of the measured time, and interrupts that were found pending"
+    )?;
+    let header = [
+        "cpu",
+        "halted",
+        "polling",
+        "working",
+        "pending hits",
+        "late",
+        "ns per look",
+        "polls for ns",
+    ];
+    let rows = report.cpus.iter().map(|cpu| {
+        let working = window.saturating_sub(cpu.halted_ns).saturating_sub(cpu.polling_ns);
+        let share = |ns: u64| format!("{:.1}%", ns as f64 * 100.0 / window as f64);
+        let mut row = vec![cpu.cpu.to_string()];
+        row.extend([cpu.halted_ns, cpu.polling_ns, working].map(share));
+        let counts = [
+            cpu.pending_hits,
+            cpu.pending_late,
+            cpu.pending_look_ns,
+            cpu.poll_length_ns,
+        ];
+        row.extend(counts.map(|count| count.to_string()));
+        row
+    });
     table(&header, 0, rows.collect(), out)
 }
 

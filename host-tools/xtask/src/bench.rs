@@ -18,32 +18,20 @@ struct Case {
 }
 
 const CASES: &[Case] = &[
-    Case {
-        wait: "poll",
-        depth: 32,
-        jobs: 2,
-    },
-    Case {
-        wait: "interrupt",
-        depth: 32,
-        jobs: 2,
-    },
-    Case {
-        wait: "halt",
-        depth: 32,
-        jobs: 2,
-    },
-    Case {
-        wait: "interrupt",
-        depth: 1,
-        jobs: 2,
-    },
-    Case {
-        wait: "halt",
-        depth: 1,
-        jobs: 2,
-    },
+    case("poll", 32),
+    case("interrupt", 32),
+    case("pending", 32),
+    case("hybrid", 32),
+    case("halt", 32),
+    case("interrupt", 1),
+    case("pending", 1),
+    case("hybrid", 1),
+    case("halt", 1),
 ];
+
+const fn case(wait: &'static str, depth: u32) -> Case {
+    Case { wait, depth, jobs: 2 }
+}
 
 /// I/Os per job of the two runs of a row.
 const SHORT: u32 = 20_000;

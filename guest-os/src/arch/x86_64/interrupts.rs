@@ -6,7 +6,7 @@ use core::fmt;
 use core::time::Duration;
 
 use hal::pci::MsiMessage;
-use irq::x2apic::{DestinationWidth, Divide, MsrBus, X2Apic, encode_message, register};
+use irq::x2apic::{DestinationWidth, Divide, MsrBus, VectorSet, X2Apic, encode_message, register};
 use spin::Once;
 use x86_64::instructions::port::Port;
 use x86_64::instructions::tables::lidt;
@@ -302,6 +302,42 @@ pub fn interrupts_on() {
 pub fn halt() {
     // SAFETY: interrupt handlers save what they use.
     unsafe { asm!("sti", "hlt", "cli", options(nostack)) };
+}
+
+/// The slots whose pending interrupts a CPU looks for.
+pub struct PendingSet(VectorSet);
+
+impl PendingSet {
+    /// These slots.
+    pub fn of(slots: impl Iterator<Item = usize>) -> Self {
+        let mut set = VectorSet::default();
+        for slot in slots {
+            set.insert(vector(slot) as u8);
+        }
+        Self(set)
+    }
+}
+
+/// Looks for pending device interrupts of `set`, and takes them: for each, `crate::interrupts::on_device` has been called, and it
+/// has been acknowledged. Returns how many were found. Called with interrupts off, and returns with them off.
+///
+/// The pending bits of the local APIC can be read, but only taking an interrupt clears one: when any is set, interrupts are let
+/// in for a moment.
+#[inline(always)]
+pub fn take_pending(set: &PendingSet) -> u32 {
+    let found = apic().count_pending(&set.0);
+    if found != 0 {
+        accept_pending();
+    }
+    found
+}
+
+/// Takes all interrupts that are pending, the timer's too. Called with interrupts off, and returns with them off.
+#[inline(always)]
+pub fn accept_pending() {
+    // `sti` lets interrupts in only after the instruction that follows it.
+    // SAFETY: interrupt handlers save what they use.
+    unsafe { asm!("sti", "nop", "cli", options(nostack)) };
 }
 
 /// Sleeps with interrupts off: another CPU is ending the machine.

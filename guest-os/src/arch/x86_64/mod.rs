@@ -44,8 +44,8 @@ use clock::ticks;
 
 pub use clock::{MachineClock, ordered_ticks};
 pub use interrupts::{
-    SLOTS, Trap, halt, here, interrupts_off, interrupts_on, message, start_tick, stop_tick, vector, wait_for_end, wake,
-    without_interrupts,
+    PendingSet, SLOTS, Trap, accept_pending, halt, here, interrupts_off, interrupts_on, message, start_tick, stop_tick,
+    take_pending, vector, wait_for_end, wake, without_interrupts,
 };
 pub use local::cpu_index;
 pub use power::exit;

@@ -517,11 +517,11 @@ fn cpu_report(machine: &Machine, cpu: usize, engine: &Engine) -> report::Cpu {
 }
 
 fn job_reports(engines: &[Engine], targets: &[Target]) -> Vec<report::Job> {
-    let area = |job: &Job| targets.first().map_or(0, |target| target.blocks * job.spec.bs);
+    let areas = |job: &Job| targets.iter().map(|target| target.blocks * job.spec.bs).collect();
     let mut jobs: Vec<report::Job> = engines
         .iter()
         .enumerate()
-        .flat_map(|(cpu, engine)| engine.jobs.iter().map(move |job| job.report(cpu, area(job))))
+        .flat_map(|(cpu, engine)| engine.jobs.iter().map(move |job| job.report(cpu, areas(job))))
         .collect();
     jobs.sort_by_key(|job| job.index);
     jobs

@@ -21,7 +21,7 @@ fn words_of_the_guest() -> String {
         cpu: 0,
         wait: Wait::Interrupt,
         files: vec!["nvme0n1".to_string()],
-        area_bytes: 1 << 20,
+        area_bytes: vec![1 << 20],
         runtime_ns: 1_000_000,
         read: Direction::default(),
         write: Direction::default(),

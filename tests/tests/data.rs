@@ -93,6 +93,14 @@ fn transfers_obey_the_controller() {
 }
 
 #[test]
+fn drives_of_unequal_size_are_each_covered() {
+    let report = report("--drive null:1m --drive null:3m --rw randread --bs 64k --iodepth 4");
+    let job = &list(guest(&report), "/jobs")[0];
+    assert_eq!(job["area_bytes"], serde_json::json!([1 << 20, 3 << 20]));
+    assert_eq!(sum(&report, "/jobs", "/read/total_ios"), 64);
+}
+
+#[test]
 fn what_was_written_is_flushed() {
     let folder = TempDir::new().unwrap();
     let drive = file(&folder, "drive.img", &vec![0; MIB]);

@@ -428,7 +428,7 @@ impl Job {
     }
 
     /// The form that travels.
-    pub fn report(&self, cpu: usize, area_bytes: u64) -> report::Job {
+    pub fn report(&self, cpu: usize, area_bytes: Vec<u64>) -> report::Job {
         let end = self.finished_at.unwrap_or(self.measured_from);
         report::Job {
             spec: self.spec.clone(),

@@ -12,7 +12,7 @@ use crate::job::{JobSpec, Wait};
 use crate::latency::{LatencyReport, Summary};
 
 /// Version of the schema below; guest and host of one binary always agree, a saved report may not.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// First frame: who speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,8 +313,8 @@ pub struct Job {
     pub wait: Wait,
     /// Namespaces that it used.
     pub files: Vec<String>,
-    /// Bytes of each namespace that it covered.
-    pub area_bytes: u64,
+    /// Bytes that it covered of each of these, in their order.
+    pub area_bytes: Vec<u64>,
     /// Length of its measured window.
     pub runtime_ns: u64,
     /// Reads.

@@ -223,7 +223,7 @@ fn job(index: u32) -> Job {
         cpu: index,
         wait: Wait::Halt,
         files: vec!["nvme0n1".to_string(), "nvme1n1".to_string()],
-        area_bytes: 8 << 30,
+        area_bytes: vec![8 << 30, 8 << 30],
         runtime_ns: 5_001_000_000 + u64::from(index) * 1_000_000,
         read: direction(43_000 + u64::from(index)),
         write: direction(18_000),

@@ -585,7 +585,13 @@ mod tests {
             "rw: `sideways` is none of read, write, randread, randwrite, rw, randrw"
         );
         assert_eq!(error("size=0%"), "size: `0%` is not a whole number from 1 to 100");
-        assert_eq!(error("wait=never"), "wait: `never` is none of interrupt, halt, poll");
+        assert_eq!(
+            error("wait=never"),
+            "wait: `never` is none of interrupt, halt, poll, pending, hybrid"
+        );
+        for words in ["hybrid=50", "adaptive wait=pending"] {
+            assert!(error(words).ends_with("; add --wait hybrid"), "{}", error(words));
+        }
         assert_eq!(error("time_based"), "time_based needs a runtime; add --runtime SECONDS");
         assert_eq!(
             error("name=a;b"),

@@ -34,8 +34,15 @@ struct Bus {
     next: u64,
     left: usize,
     /// I/O address of each live allocation, its memory and length.
-    live: BTreeMap<u64, (usize, usize)>,
+    live: BTreeMap<u64, (Memory, usize)>,
 }
+
+/// Where an allocation lies. A pointer and not its address, so that Miri knows what it may touch.
+#[derive(Clone, Copy)]
+struct Memory(NonNull<u8>);
+
+// SAFETY: the bus only touches the memory under its lock, by volatile accesses.
+unsafe impl Send for Memory {}
 
 impl FakeDma {
     /// A machine with `capacity` bytes of DMA memory.
@@ -91,7 +98,8 @@ impl Bus {
         if offset > *size || length > size - offset {
             return Err(bad);
         }
-        Ok(std::ptr::with_exposed_provenance_mut(memory + offset))
+        // SAFETY: inside the allocation.
+        Ok(unsafe { memory.0.as_ptr().add(offset) })
     }
 }
 
@@ -108,7 +116,7 @@ unsafe impl DmaAllocator for FakeDma {
         let address = bus.next.next_multiple_of(align as u64);
         // A hole behind each allocation catches a device that runs past its end.
         bus.next = address + length as u64 + 4096;
-        bus.live.insert(address, (memory.as_ptr().expose_provenance(), length));
+        bus.live.insert(address, (Memory(memory), length));
         Ok((memory, IoAddr::new(address)))
     }
 

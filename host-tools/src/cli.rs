@@ -8,8 +8,10 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use vmm_glue::accel::Accel;
 use vmm_glue::drive::DriveSpec;
 use vmm_glue::guest::Arch;
-use workload::job::{JobError, JobSet};
+use workload::job::JobError;
 use workload::units::{parse_size, parse_time_us};
+
+use crate::job_file::{self, JobFile};
 
 /// Measures the interrupt path of NVMe in a guest: fio's load, run by a guest of a few hundred kilobytes that boots in a
 /// moment and counts every interrupt, doorbell and empty look.
@@ -44,6 +46,8 @@ Examples:
       truncate -s 64M disk.img
       doorpost run --drive disk.img --rw write --verify pattern --allow-write
       doorpost run --drive disk.img --rw read --verify pattern
+  A job file of fio's, for a shorter time than it says:
+      doorpost run random-read.fio --drive null --runtime 5
   A report for people and one for programs:
       doorpost run --drive scratch --runtime 5 --output-format normal,json --output report.json
   A controller that moves at most 8 KiB by one command:
@@ -140,6 +144,12 @@ pub enum Format {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Job")]
 pub struct JobArguments {
+    /// A job file of fio's; options given here come after its own
+    #[arg(value_name = "JOB.fio")]
+    file: Option<PathBuf>,
+    /// The job of that file to run, where it has several
+    #[arg(long, value_name = "NAME", requires = "file", allow_hyphen_values = true)]
+    section: Option<String>,
     /// Name of the job in the report [default: job]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     name: Option<String>,
@@ -226,12 +236,16 @@ pub struct JobArguments {
 }
 
 impl JobArguments {
-    /// The job set that these options ask for.
+    /// The job that these options ask for, and options of its file that have no effect here.
     ///
     /// # Errors
     /// When a value does not fit its option, in one line with the option's name.
-    pub fn job_set(&self) -> Result<JobSet, String> {
-        let mut set = JobSet::default();
+    pub fn job(&self) -> Result<JobFile, String> {
+        let mut job = match &self.file {
+            Some(path) => job_file::read(path, self.section.as_deref())?,
+            None => JobFile::default(),
+        };
+        let set = &mut job.jobs;
         let values = [
             ("name", &self.name),
             ("rw", &self.rw),
@@ -264,7 +278,7 @@ impl JobArguments {
         for (name, value) in given.chain(flags.iter().filter(|(_, on)| *on).map(|(name, _)| (*name, "1"))) {
             set.set(name, value).map_err(|error: JobError| format!("--{error}"))?;
         }
-        Ok(set)
+        Ok(job)
     }
 }
 
@@ -379,7 +393,7 @@ mod tests {
             "--allow-write",
         ])
         .unwrap();
-        let text = arguments.job.job_set().unwrap().to_arguments();
+        let text = arguments.job.job().unwrap().jobs.to_arguments();
         assert_eq!(
             text,
             "name=x rw=randrw bs=8192 iodepth=32 numjobs=2 runtime=5000000us ramp_time=500000us size=50% rwmixread=70 \
@@ -387,7 +401,7 @@ mod tests {
              retry_writes shadow_doorbells allow_write"
         );
         let other = run(&["--ramp-time=1", "--time-based", "--number-ios=3", "--allow_write"]).unwrap();
-        let text = other.job.job_set().unwrap().to_arguments();
+        let text = other.job.job().unwrap().jobs.to_arguments();
         assert!(
             text.contains("ramp_time=1000000us") && text.ends_with("time_based allow_write"),
             "{text}"
@@ -466,14 +480,18 @@ mod tests {
         assert_eq!(error(&["image"]), "--output is missing (--help shows how it is given)");
         assert_eq!(error(&["report"]), "<FILE> is missing (--help shows how it is given)");
         assert_eq!(
-            error(&["run", "stray"]),
+            error(&["run", "job.fio", "stray"]),
             "`stray` stands alone; options begin with -- (--help lists them all)"
+        );
+        assert_eq!(
+            error(&["run", "--section", "a"]),
+            "<JOB.fio> is missing (--help shows how it is given)"
         );
     }
 
     #[test]
     fn values_are_named_with_their_option() {
-        let job_error = |word: &str| run(&[word]).unwrap().job.job_set().unwrap_err();
+        let job_error = |word: &str| run(&[word]).unwrap().job.job().unwrap_err();
         assert_eq!(
             job_error("--bs=4q"),
             "--bs: `q` in `4q` is no unit; known are k, m, g, t, p"

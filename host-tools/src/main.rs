@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod failure;
 mod guest_image;
+mod job_file;
 mod output;
 mod progress;
 mod report;

@@ -2,17 +2,20 @@
 
 use vmm_glue::plan::Plan;
 use vmm_glue::run::{Event, Outcome};
+use workload::job::JobSet;
 
 use crate::cli::RunArguments;
 use crate::failure::{DeviceErrors, Usage, is_closed_pipe};
 use crate::guest_image;
+use crate::job_file::JobFile;
 use crate::output::Destination;
 use crate::progress::Progress;
 use crate::report::Run;
 
 /// Runs a job and writes its report.
 pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
-    let plan = plan(arguments).map_err(Usage)?;
+    let JobFile { jobs, without_effect } = arguments.job.job().map_err(Usage)?;
+    let plan = plan(arguments, jobs).map_err(Usage)?;
     // Before anything is opened for writing.
     let output = arguments.output.output.as_deref().map(|path| ("--output", path));
     plan.check_files(output.as_slice())
@@ -26,7 +29,11 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
         Event::Progress(totals) => progress.show(totals),
     });
     progress.end();
-    let Outcome { report, launcher } = result?;
+    let Outcome { mut report, launcher } = result?;
+    if !without_effect.is_empty() {
+        let options = without_effect.join(", ");
+        report.notes.push(format!("taken without effect: {options}"));
+    }
     let run = Run {
         report,
         launcher: Some(launcher),
@@ -40,10 +47,10 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
     }
 }
 
-fn plan(arguments: &RunArguments) -> Result<Plan<'static>, String> {
+fn plan(arguments: &RunArguments, jobs: JobSet) -> Result<Plan<'static>, String> {
     let arch = arguments.arch;
     Ok(Plan {
-        jobs: arguments.job.job_set()?,
+        jobs,
         arch,
         image: guest_image::of(arch).ok_or_else(|| format!("this program carries no guest for {arch}"))?,
         vcpus: arguments.vcpus,

@@ -138,7 +138,7 @@ fn tool(project: &Project, (name, version): (&str, &str)) -> Result<()> {
     )
 }
 
-/// Runs the driver's unit tests under Miri; its integration tests take it an hour. Miri is a component of nightly toolchains,
+/// Runs the driver's tests under Miri, with fewer cases than outside. Miri is a component of nightly toolchains,
 /// which the project does not ask for: without it this says so.
 fn miri(project: &Project) -> Result<()> {
     if !shell::succeeds(
@@ -152,17 +152,9 @@ fn miri(project: &Project) -> Result<()> {
     show(
         project
             .command("rustup")
-            .args([
-                "run",
-                "nightly",
-                "cargo",
-                "miri",
-                "test",
-                "--package",
-                "doorpost-nvme",
-                "--lib",
-            ])
-            .env("MIRIFLAGS", "-Zmiri-disable-isolation"),
+            .args(["run", "nightly", "cargo", "miri", "test", "--package", "doorpost-nvme"])
+            // Memory whose fate a device has not told is given up on purpose.
+            .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks"),
     )
 }
 

@@ -149,10 +149,13 @@ fn miri(project: &Project) -> Result<()> {
         println!("SKIPPED: Miri is not here (rustup toolchain install nightly --component miri --component rust-src)");
         return Ok(());
     }
+    // One process for each test: Miri runs a process on a single core.
+    tool(project, CARGO_NEXTEST)?;
     show(
         project
             .command("rustup")
-            .args(["run", "nightly", "cargo", "miri", "test", "--package", "doorpost-nvme"])
+            .args(["run", "nightly", "cargo", "miri", "nextest", "run"])
+            .args(["--package", "doorpost-nvme", "--status-level", "slow"])
             // Memory whose fate a device has not told is given up on purpose.
             .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks"),
     )

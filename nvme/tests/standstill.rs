@@ -1,4 +1,4 @@
-//! All interleavings of a reset among the owners of a controller's queue pairs, by loom.
+//! The interleavings of a reset among the owners of a controller's queue pairs, tried by loom.
 #![cfg(not(miri))]
 
 use loom::cell::UnsafeCell;

@@ -112,7 +112,7 @@ pub type Driver = Controller<Registers, DeviceClock>;
 pub type Queue = QueuePair<Registers>;
 
 /// Nanoseconds that pass at each look at the clock. Miri, which takes its time, looks less often.
-pub const TICK: u64 = if cfg!(miri) { 1_000_000 } else { 100_000 };
+pub const TICK: u64 = if cfg!(miri) { 10_000_000 } else { 100_000 };
 
 pub struct Machine {
     pub bus: FakeDma,

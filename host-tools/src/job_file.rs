@@ -16,7 +16,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "disable_lat",
     "disable_slat",
     "fallocate",
-    "filename",
     "gtod_reduce",
     "group_reporting",
     "invalidate",
@@ -103,6 +102,13 @@ fn parse(text: &str, wanted: Option<&str>) -> Result<JobFile, String> {
 
 fn apply(setting: &Setting<'_>, read: &mut JobFile) -> Result<(), String> {
     let Setting { name, value, .. } = *setting;
+    // Taking it without effect would write to drives that the file means to spare.
+    if name == "filename" {
+        return Err(format!(
+            "filename: `{value}` cannot choose among drives, and a job uses each --drive; \
+             take the option out, and give only the drives that it names"
+        ));
+    }
     if WITHOUT_EFFECT.contains(&name) {
         let word = if value.is_empty() {
             name.to_string()
@@ -129,8 +135,10 @@ fn apply(setting: &Setting<'_>, read: &mut JobFile) -> Result<(), String> {
 fn sections(text: &str) -> Result<Vec<Section<'_>>, String> {
     let mut sections: Vec<Section<'_>> = Vec::new();
     for (number, line) in text.lines().enumerate() {
+        // As in fio, a comment may also stand behind an option.
+        let line = line.find(['#', ';']).map_or(line, |at| &line[..at]);
         let (number, line) = (number + 1, line.trim());
-        if line.is_empty() || line.starts_with(['#', ';']) {
+        if line.is_empty() {
             continue;
         }
         if let Some(rest) = line.strip_prefix('[') {
@@ -194,6 +202,14 @@ mod tests {
     }
 
     #[test]
+    fn comments_may_follow_an_option() {
+        let job = parse("[job] ; one\niodepth=4 ; four\nbs=8k# eight\n  # rw=write\n", None).unwrap();
+        let job = &job.jobs.job;
+        assert_eq!((job.name.as_str(), job.iodepth, job.bs), ("job", 4, 8192));
+        assert_eq!(job.rw, workload::job::Load::Read);
+    }
+
+    #[test]
     fn mistakes_are_named_with_their_line() {
         assert_eq!(
             error(TWO, None),
@@ -215,6 +231,11 @@ mod tests {
         );
         assert_eq!(error("[job\n", None), ":1: `[job` is not a [section]");
         assert!(error("[job]\nzonemode=zbd\n", None).starts_with(":2: unknown option `zonemode`"));
+        assert_eq!(
+            error("[job]\nfilename=/dev/nvme1n1\nrw=write\n", None),
+            ":2: filename: `/dev/nvme1n1` cannot choose among drives, and a job uses each --drive; \
+             take the option out, and give only the drives that it names"
+        );
         assert!(error("[job]\ninclude other.fio\n", None).contains("include"));
     }
 

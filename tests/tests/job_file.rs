@@ -49,6 +49,8 @@ fn mistakes_are_named_with_file_and_line() {
     run(&format!("{path} --drive null")).expect_refusal(&["two.fio", "random, in-order", "--section"]);
     let slip = file(&folder, "slip.fio", b"[job]\niodetph=4\n");
     run(&format!("{slip} --drive null")).expect_refusal(&["slip.fio:2", "iodetph", "iodepth"]);
+    let spares = file(&folder, "spares.fio", b"[job]\nfilename=/dev/nvme1n1\nrw=write\n");
+    run(&format!("{spares} --drive null --drive null --allow-write")).expect_refusal(&["spares.fio:2", "filename"]);
     run("/nowhere/job.fio --drive null").expect_refusal(&["/nowhere/job.fio"]);
     let writes = file(&folder, "writes.fio", b"[job]\nrw=write\n");
     run(&format!("{writes} --drive null")).expect_refusal(&["rw=write", "--allow-write"]);

@@ -242,7 +242,7 @@ fn a_guest_of_another_version_is_refused() {
     assert!(
         failed
             .to_string()
-            .starts_with("the guest speaks version 2 of the report"),
+            .starts_with(&format!("the guest speaks version {} of the report", SCHEMA + 1)),
         "{failed}"
     );
 }

@@ -397,11 +397,22 @@ impl<T: FromBytes + IntoBytes + Immutable + Copy> DmaRing<T> {
         let source = core::ptr::from_ref(rest).cast::<u64>();
         // SAFETY: `target` has `WORDS` aligned words.
         unsafe { target.write_volatile(first.to_le()) };
-        for word in 1..Self::WORDS {
-            // SAFETY: both have `WORDS` aligned words. The loads are volatile so that each is followed by its store: loaded
-            // all at once, the words would not fit into registers.
-            unsafe { target.add(word).write_volatile(source.add(word).read_volatile()) }
-        }
+        let copy = |word: usize| {
+            if word < Self::WORDS {
+                // SAFETY: both have `WORDS` aligned words. The loads are volatile so that each is followed by its store: loaded
+                // all at once, the words would not fit into registers.
+                unsafe { target.add(word).write_volatile(source.add(word).read_volatile()) }
+            }
+        };
+        // One after the other, since a compiler that is told to keep code small keeps loops.
+        const { assert!(Self::WORDS <= 8, "at most eight words") };
+        copy(1);
+        copy(2);
+        copy(3);
+        copy(4);
+        copy(5);
+        copy(6);
+        copy(7);
     }
 
     /// Reads entry `index`, its words in ascending order; the copy is private.

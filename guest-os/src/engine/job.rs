@@ -1,5 +1,6 @@
 //! One job instance: which I/O comes next, and what became of it.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -79,8 +80,9 @@ pub struct Job {
     buffer: DmaBuffer,
     ios: Vec<Io>,
     next_file: usize,
-    free: Vec<u16>,
-    batch: Vec<u16>,
+    /// Numbers of buffers, the first `idle` of them free. Those that a batch takes lie right behind these until it is counted.
+    free: Box<[u16]>,
+    idle: usize,
     mix: Random,
     /// Whether each I/O is a write, unless that is drawn.
     always: Option<bool>,
@@ -117,9 +119,8 @@ pub struct Tools<'a> {
 impl Job {
     /// A job over `files` with one part of `buffer` per I/O in flight. None when there is no memory for its lists.
     pub fn new(spec: JobSpec, index: usize, files: Vec<File>, buffer: DmaBuffer, ios: Vec<Io>) -> Option<Self> {
-        let (mut free, mut batch) = (Vec::new(), Vec::new());
+        let mut free = Vec::new();
         free.try_reserve_exact(ios.len()).ok()?;
-        batch.try_reserve_exact(ios.len()).ok()?;
         // The last is taken first.
         free.extend((0..ios.len() as u16).rev());
         let whole = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.quota));
@@ -127,8 +128,8 @@ impl Job {
         Some(Self {
             index,
             next_file: 0,
-            free,
-            batch,
+            idle: free.len(),
+            free: free.into_boxed_slice(),
             mix: Random::new(spec.randseed ^ 0x6d69_7872, index as u64),
             always: (spec.rw.reads() != spec.rw.writes()).then(|| spec.rw.writes()),
             patterned: spec.verify == Verify::Pattern,
@@ -187,11 +188,20 @@ impl Job {
 
     /// I/Os in flight.
     pub fn in_flight(&self) -> usize {
-        self.ios.len() - self.free.len()
+        self.ios.len() - self.idle
+    }
+
+    /// The buffer of this number is free again.
+    #[inline(always)]
+    fn put_back(&mut self, number: u16) {
+        if let Some(place) = self.free.get_mut(self.idle) {
+            *place = number;
+            self.idle += 1;
+        }
     }
 
     fn finish_if_idle(&mut self, now: u64) {
-        if self.started >= self.end && self.free.len() == self.ios.len() && self.finished_at.is_none() {
+        if self.started >= self.end && self.idle == self.ios.len() && self.finished_at.is_none() {
             self.finished_at = Some(now);
             self.sample(now);
         }
@@ -200,12 +210,13 @@ impl Job {
     /// Begins I/Os as far as there are buffers and room in the queues, and rings each doorbell once.
     #[inline]
     pub fn submit(&mut self, tools: &mut Tools<'_>) {
-        if self.free.is_empty() || self.started >= self.end {
+        if self.idle == 0 || self.started >= self.end {
             return;
         }
         let start = MachineClock.ticks();
         let mut writes = 0u64;
-        while let Some(&number) = self.free.last() {
+        let idle = self.idle;
+        while let Some(&number) = self.free.get(self.idle.wrapping_sub(1)) {
             if self.started >= self.end {
                 break;
             }
@@ -250,8 +261,7 @@ impl Job {
                 break;
             }
             file.left -= 1;
-            self.free.pop();
-            self.batch.push(number);
+            self.idle -= 1;
             self.started += 1;
             self.next_file = if file_number + 1 == self.files.len() {
                 0
@@ -259,7 +269,7 @@ impl Job {
                 file_number + 1
             };
         }
-        let count = self.batch.len();
+        let count = idle - self.idle;
         if count == 0 {
             return;
         }
@@ -269,8 +279,8 @@ impl Job {
             }
         }
         let issued = MachineClock.ticks();
-        for number in self.batch.drain(..) {
-            if let Some(io) = self.ios.get_mut(usize::from(number)) {
+        for number in self.free.get(self.idle..idle).unwrap_or_default() {
+            if let Some(io) = self.ios.get_mut(usize::from(*number)) {
                 io.issued = issued;
             }
         }
@@ -335,8 +345,8 @@ impl Job {
                 self.failures.status(&file.name, completion.status);
             }
         }
-        self.free.push(number);
-        if self.started >= self.end && self.free.len() == self.ios.len() {
+        self.put_back(number);
+        if self.started >= self.end && self.idle == self.ios.len() {
             self.finish_if_idle(now);
             return true;
         }
@@ -372,7 +382,7 @@ impl Job {
         }
         let stats = if write { &mut self.write } else { &mut self.read };
         stats.ios += 1;
-        self.free.push(number);
+        self.put_back(number);
         self.finish_if_idle(MachineClock.ticks());
         false
     }

@@ -33,7 +33,9 @@ fn none_at_all() {
     assert_eq!(ids(&Machine::new(Config::default(), [])), Ok(vec![]));
 }
 
+/// Thousands of identify commands take Miri an hour, and are no different from the few of the other tests.
 #[test]
+#[cfg_attr(miri, ignore)]
 fn lists_of_more_than_one_page() {
     for count in [1023, 1024, 1025, 2048, 2500] {
         let config = Config {

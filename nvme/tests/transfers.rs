@@ -90,7 +90,7 @@ fn each_length(block_size: usize, page_size: usize, lengths: &[usize]) {
     let (driver, mut queue): (Driver, Queue) = machine.with_queue(4);
     assert_eq!(driver.page_size(), page_size);
     // Byte by byte, Miri would take hours for the large ones.
-    let enough = if cfg!(miri) { 16 << 10 } else { usize::MAX };
+    let enough = if cfg!(miri) { 12 << 10 } else { usize::MAX };
     for &length in lengths.iter().filter(|length| **length <= enough) {
         // Large ones take their time; every offset matters most where few pages are.
         let offsets: &[usize] = if length > 100_000 {

@@ -138,8 +138,8 @@ fn tool(project: &Project, (name, version): (&str, &str)) -> Result<()> {
     )
 }
 
-/// Runs the driver's unit tests under Miri; with an emulated controller each takes it seconds to minutes. Miri is a component of nightly toolchains,
-/// which the project does not ask for: without it this says so.
+/// Runs the driver's tests under Miri, those against the emulated controller with fewer cases. Miri is a component of nightly
+/// toolchains, which the project does not ask for: without it this says so.
 fn miri(project: &Project) -> Result<()> {
     if !shell::succeeds(
         project
@@ -155,9 +155,7 @@ fn miri(project: &Project) -> Result<()> {
         project
             .command("rustup")
             .args(["run", "nightly", "cargo", "miri", "nextest", "run"])
-            .args(["--package", "doorpost-nvme", "--lib"])
-            // Memory whose fate a device has not told is given up on purpose.
-            .env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-ignore-leaks"),
+            .args(["--package", "doorpost-nvme"]),
     )
 }
 

@@ -10,7 +10,7 @@ use hal::dma::Dma;
 use hal::mmio::{Mmio, MmioRegion};
 use hal::pci::{Ecam, Function, HostBridge, MsiMessage, MsixCapability, MsixTable};
 use nvme::{Config, Controller, ControllerInfo, Namespace};
-use workload::job::JobSpec;
+use workload::job::JobSet;
 use workload::report::Failure;
 
 use crate::arch::{self, MachineClock};
@@ -52,12 +52,12 @@ const USUAL_TRANSFER: usize = 2 << 20;
 /// What a job may raise that limit to.
 const LARGEST_TRANSFER: usize = 64 << 20;
 
-/// Brings up every NVMe controller as the job wants it: with a queue pair for each copy of the job as far as it grants them,
-/// and with MSI-X if there are to be interrupts.
+/// Brings up every NVMe controller as the jobs want it: with `queues` queue pairs as far as it grants them, and with MSI-X if
+/// there are to be interrupts.
 ///
 /// # Errors
 /// The first controller that cannot be used.
-pub fn controllers(machine: &Machine, dma: &Dma, job: &JobSpec) -> Result<Vec<Attached>, Failure> {
+pub fn controllers(machine: &Machine, dma: &Dma, set: &JobSet, queues: u16) -> Result<Vec<Attached>, Failure> {
     let mut attached = Vec::new();
     for host in &machine.pci {
         let mut bridge = HostBridge::new(
@@ -73,7 +73,7 @@ pub fn controllers(machine: &Machine, dma: &Dma, job: &JobSpec) -> Result<Vec<At
             .filter(|function| function.class == NVME_CLASS)
         {
             let name = format!("nvme{}", attached.len());
-            attached.push(attach(name, &mut bridge, function, dma, job).map_err(|e| *e)?);
+            attached.push(attach(name, &mut bridge, function, dma, set, queues).map_err(|e| *e)?);
         }
     }
     Ok(attached)
@@ -84,7 +84,8 @@ fn attach(
     bridge: &mut HostBridge<MmioRegion>,
     function: Function,
     dma: &Dma,
-    job: &JobSpec,
+    set: &JobSet,
+    wanted: u16,
 ) -> Result<Attached, Box<Failure>> {
     let failed = |what: String| Box::new(run_failure(what));
     let open = bridge
@@ -94,7 +95,7 @@ fn attach(
         return Err(failed(format!("{name} ({function}): it has no memory BAR 0")));
     };
     let registers = arch::map_device(bar.address, bar.size);
-    let msix = open.msix.filter(|_| job.wait.uses_interrupts()).map(|capability| {
+    let msix = open.msix.filter(|_| set.run.wait.uses_interrupts()).map(|capability| {
         let table = if capability.table_bar == 0 {
             registers.window(capability.table_offset as usize, capability.table_bytes())
         } else {
@@ -117,19 +118,18 @@ fn attach(
     }
     let failed = |error: nvme::Error| Box::new(run_failure(error.to_string()));
     let config = Config {
-        max_transfer_cap: usize::try_from(job.bs)
+        max_transfer_cap: usize::try_from(set.max_block())
             .map_or(LARGEST_TRANSFER, |bs| bs.clamp(USUAL_TRANSFER, LARGEST_TRANSFER)),
         ..Config::default()
     };
     let mut controller =
         Controller::start(name.clone(), registers, dma.clone(), MachineClock, config).map_err(failed)?;
     let namespaces = controller.namespaces().map_err(failed)?;
-    let wanted = u16::try_from(job.numjobs).unwrap_or(u16::MAX);
     let granted = controller.request_queues(wanted).map_err(failed)?;
     // A drive that changes its power state on its own would be measured doing so.
     controller.disable_apst().map_err(failed)?;
     controller.enable_async_events().map_err(failed)?;
-    let shadow_doorbells = job.shadow_doorbells && controller.enable_shadow_doorbells().map_err(failed)?;
+    let shadow_doorbells = set.run.shadow_doorbells && controller.enable_shadow_doorbells().map_err(failed)?;
     let info = controller.info().clone();
     Ok(Attached {
         shared: Arc::new(SharedController::new(name.clone(), controller)),

@@ -3,16 +3,17 @@
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Acquire;
 
 use hal::clock::Clock;
 use hal::dma::Dma;
-use irq::fanout::{self, Demand, Device, Plan};
+use irq::fanout::{self, Demand, Device, Plan, Sharing};
 use nvme::spec::{ErrorEntry, SmartLog};
 use nvme::{Command, Prps};
 use workload::frame::Frame;
-use workload::job::{JobSet, JobSpec, Size};
+use workload::job::{JobSet, JobSpec, Size, Vectors};
 use workload::offsets::{Offsets, Random};
 use workload::report::{self, Failure, FailureKind, Report};
 
@@ -34,19 +35,27 @@ const MAX_ENTRIES: u32 = 4096;
 /// # Errors
 /// Why there is no report.
 pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
-    let job = &set.job;
     let dma = Dma::new(DmaMemory);
-    let attached = discover::controllers(machine, &dma, job)?;
+    let mut instances = instances(set, machine.cpus.len())?;
+    let attached = discover::controllers(machine, &dma, set, queues_wanted(set, &instances))?;
     if attached.is_empty() {
         return Err(usage(match machine.pci.is_empty() {
             true => "the machine has no PCI configuration space in memory (MCFG); use one that has (QEMU: -M q35)",
             false => "no NVMe controller found on PCI; give the guest a drive",
         }));
     }
-    let targets = targets(&attached, job)?;
-    let mut plan = plan(machine, &attached, &targets, job)?;
+    let targets = targets(&attached)?;
+    let parts = set
+        .jobs
+        .iter()
+        .map(|job| parts(&attached, &targets, job))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut plan = plan(machine, &attached, &targets, &parts, set, &instances)?;
+    for (instance, home) in instances.iter_mut().zip(&plan.homes) {
+        instance.cpu = *home;
+    }
     route(&attached, &plan)?;
-    let engines = engines(&attached, &targets, &mut plan, job, &dma)?;
+    let engines = engines(&attached, &targets, &parts, &mut plan, set, &instances, &dma)?;
 
     let boot_ns = MachineClock
         .rate()
@@ -59,6 +68,7 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
     }
     let report = Report {
         schema: report::SCHEMA,
+        arguments: set.clone(),
         machine: report::Machine {
             architecture: arch::NAME.to_string(),
             hypervisor: machine.hypervisor.clone(),
@@ -79,7 +89,7 @@ pub fn run(machine: &Machine, set: &JobSet) -> Result<(), Failure> {
             .enumerate()
             .map(|(cpu, engine)| cpu_report(machine, cpu, engine))
             .collect(),
-        jobs: job_reports(&engines, &targets),
+        jobs: job_reports(&engines, set),
         notes: plan.notes,
     };
     // The drive is told to come to rest before anybody is told that all went well: queues first, then the controller.
@@ -108,19 +118,72 @@ fn usage(message: impl Into<String>) -> Failure {
     }
 }
 
-/// A namespace that jobs use.
+/// One copy of a job.
+struct Instance {
+    /// Its job's place in the set, and that job's phase.
+    job: usize,
+    phase: usize,
+    /// Its number among the copies of that job.
+    copy: usize,
+    /// The CPU on which it runs.
+    cpu: usize,
+}
+
+/// All copies of all jobs, each with the CPU that it would like: in turn over those that its job allows, so that the copies
+/// that run at the same time are spread evenly.
+fn instances(set: &JobSet, cpus: usize) -> Result<Vec<Instance>, Failure> {
+    let all: Vec<u16> = (0..cpus as u16).collect();
+    let mut instances = Vec::new();
+    for (phase, jobs) in set.phases().into_iter().enumerate() {
+        let mut turn = 0;
+        for job in jobs {
+            let spec = &set.jobs[job];
+            let allowed = if spec.cpus_allowed.is_empty() {
+                &all
+            } else {
+                &spec.cpus_allowed
+            };
+            if let Some(beyond) = allowed.iter().find(|cpu| usize::from(**cpu) >= cpus) {
+                return Err(usage(format!(
+                    "job {}: cpus_allowed names CPU {beyond}, and the guest has CPUs 0 to {}; use one of these, or more CPUs",
+                    spec.name,
+                    cpus - 1
+                )));
+            }
+            for copy in 0..spec.numjobs as usize {
+                // A copy stays on its CPU, so that both of fio's policies come to the same: the CPUs in turn.
+                let number = if spec.cpus_allowed.is_empty() { turn } else { copy };
+                turn += 1;
+                let cpu = usize::from(allowed[number % allowed.len()]);
+                instances.push(Instance { job, phase, copy, cpu });
+            }
+        }
+    }
+    Ok(instances)
+}
+
+/// The queue pairs that each controller is asked for.
+fn queues_wanted(set: &JobSet, instances: &[Instance]) -> u16 {
+    let mut cpus: Vec<usize> = instances.iter().map(|instance| instance.cpu).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    u16::try_from(cpus.len() * set.run.queues_per_cpu as usize).unwrap_or(u16::MAX)
+}
+
+/// A namespace that jobs can use.
 struct Target {
     name: String,
     /// Index of its controller.
     device: usize,
     id: u32,
     block_size: u32,
-    /// The job's blocks in it.
-    blocks: u64,
+    bytes: u64,
+    /// Why nothing can be written to it, if so.
+    read_only: Option<String>,
 }
 
-/// The namespaces that the job uses, and how much of each.
-fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure> {
+/// The namespaces that jobs can use.
+fn targets(attached: &[Attached]) -> Result<Vec<Target>, Failure> {
     let mut targets = Vec::new();
     let mut refusals = Vec::new();
     for (device, attached) in attached.iter().enumerate() {
@@ -129,55 +192,13 @@ fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure>
                 refusals.push(error.to_string());
                 continue;
             }
-            let name = format!("{}n{}", attached.name, namespace.id);
-            let block_size = u64::from(namespace.block_size);
-            if job.rw.writes()
-                && let Err(error) = namespace.writable()
-            {
-                return Err(usage(format!("{name}: {error}; rw={} writes: use a read job", job.rw)));
-            }
-            if !job.bs.is_multiple_of(block_size) {
-                return Err(usage(format!(
-                    "bs={} is not a multiple of the block size of {name}, {block_size} bytes; use a multiple of that",
-                    job.bs
-                )));
-            }
-            let most = attached.info.max_transfer as u64;
-            if job.bs > most {
-                return Err(usage(format!(
-                    "bs={} is more than one command of {} can transfer, {most} bytes; use a smaller bs",
-                    job.bs, attached.name
-                )));
-            }
-            if job.bs / block_size > 65_536 {
-                return Err(usage(format!(
-                    "bs={} is more than 65536 blocks of {name}; use a smaller bs",
-                    job.bs
-                )));
-            }
-            let whole = namespace.bytes();
-            let area = match job.size {
-                Size::Percent(percent) => (u128::from(whole) * u128::from(percent) / 100) as u64,
-                Size::Bytes(bytes) if bytes > whole => {
-                    return Err(usage(format!(
-                        "size={bytes} is more than {name} holds, {whole} bytes; use a smaller size, or 100%"
-                    )));
-                }
-                Size::Bytes(bytes) => bytes,
-            };
-            let blocks = area / job.bs;
-            if blocks == 0 {
-                return Err(usage(format!(
-                    "no block of bs={} fits into the {area} bytes of {name} that size={} gives; use a smaller bs or a larger size",
-                    job.bs, job.size
-                )));
-            }
             targets.push(Target {
-                name,
+                name: format!("{}n{}", attached.name, namespace.id),
                 device,
                 id: namespace.id,
                 block_size: namespace.block_size,
-                blocks,
+                bytes: namespace.bytes(),
+                read_only: namespace.writable().err().map(|error| error.to_string()),
             });
         }
     }
@@ -190,27 +211,135 @@ fn targets(attached: &[Attached], job: &JobSpec) -> Result<Vec<Target>, Failure>
     Ok(targets)
 }
 
-/// Spreads the job's copies, the queues and the vectors. Controllers without a namespace that a job uses take no part.
-fn plan(machine: &Machine, attached: &[Attached], targets: &[Target], job: &JobSpec) -> Result<Plan, Failure> {
-    let jobs = job.numjobs as usize;
-    if jobs > machine.cpus.len() {
+/// The part of a namespace that a job uses.
+struct Part {
+    /// Index of the namespace.
+    target: usize,
+    /// Where the first copy begins, in bytes, and how much later each further one.
+    offset: u64,
+    increment: u64,
+    /// Bytes that each copy covers.
+    area: u64,
+    /// I/Os of each copy, without a time limit.
+    quota: u64,
+}
+
+/// The namespaces that a job uses, and how much of each.
+fn parts(attached: &[Attached], targets: &[Target], job: &JobSpec) -> Result<Vec<Part>, Failure> {
+    if let Some(missing) = job
+        .files()
+        .find(|name| targets.iter().all(|target| target.name != *name))
+    {
+        let names: Vec<&str> = targets.iter().map(|target| target.name.as_str()).collect();
         return Err(usage(format!(
-            "numjobs={jobs} needs as many CPUs, and there are {}; use fewer jobs or more CPUs",
-            machine.cpus.len()
+            "job {}: filename: there is no namespace {missing} to use; there is {}",
+            job.name,
+            names.join(", ")
         )));
     }
-    let used: Vec<usize> = (0..attached.len())
-        .filter(|device| targets.iter().any(|target| target.device == *device))
-        .collect();
-    let interrupts = job.wait.uses_interrupts();
+    targets
+        .iter()
+        .enumerate()
+        .filter(|(_, target)| job.uses(&target.name))
+        .map(|(number, target)| part(&attached[target.device], number, target, job))
+        .collect()
+}
+
+fn part(attached: &Attached, number: usize, target: &Target, job: &JobSpec) -> Result<Part, Failure> {
+    let name = &target.name;
+    let block_size = u64::from(target.block_size);
+    if job.rw.writes()
+        && let Some(error) = &target.read_only
+    {
+        return Err(usage(format!("{name}: {error}; rw={} writes: use a read job", job.rw)));
+    }
+    for (option, bytes) in [("bs", job.bs), ("blockalign", job.blockalign)] {
+        if !bytes.is_multiple_of(block_size) {
+            return Err(usage(format!(
+                "{option}={bytes} is not a multiple of the block size of {name}, {block_size} bytes; use a multiple of that"
+            )));
+        }
+    }
+    let most = attached.info.max_transfer as u64;
+    if job.bs > most {
+        return Err(usage(format!(
+            "bs={} is more than one command of {} can transfer, {most} bytes; use a smaller bs",
+            job.bs, attached.name
+        )));
+    }
+    if job.bs / block_size > 65_536 {
+        return Err(usage(format!(
+            "bs={} is more than 65536 blocks of {name}; use a smaller bs",
+            job.bs
+        )));
+    }
+    let whole = target.bytes;
+    // A share begins where an I/O can; bytes are meant as they are.
+    let place = |option: &str, size: Size| match size {
+        Size::Percent(_) => Ok(size.of(whole) / job.bs * job.bs),
+        Size::Bytes(bytes) if bytes.is_multiple_of(block_size) => Ok(bytes),
+        Size::Bytes(bytes) => Err(usage(format!(
+            "{option}={bytes} is not a multiple of the block size of {name}, {block_size} bytes; use a multiple of that"
+        ))),
+    };
+    let (offset, increment) = (
+        place("offset", job.offset)?,
+        place("offset_increment", job.offset_increment)?,
+    );
+    let last = increment.saturating_mul(job.numjobs - 1).saturating_add(offset);
+    let area = match job.size {
+        Size::Percent(_) => job.size.of(whole).min(whole.saturating_sub(last)),
+        Size::Bytes(bytes) if bytes > whole => {
+            return Err(usage(format!(
+                "size={bytes} is more than {name} holds, {whole} bytes; use a smaller size, or 100%"
+            )));
+        }
+        Size::Bytes(bytes) if bytes > whole.saturating_sub(last) => {
+            return Err(usage(format!(
+                "size={bytes} from byte {last} on goes beyond the end of {name}, which holds {whole} bytes; use a smaller size or offset"
+            )));
+        }
+        Size::Bytes(bytes) => bytes,
+    };
+    if area < job.bs {
+        return Err(usage(format!(
+            "no block of bs={} fits into the {area} bytes of {name} that size={} gives; use a smaller bs or a larger size",
+            job.bs, job.size
+        )));
+    }
+    let ios = match job.io_size.of(whole) {
+        0 => (area / job.bs).saturating_mul(job.loops),
+        bytes => bytes.div_ceil(job.bs),
+    };
+    Ok(Part {
+        target: number,
+        offset,
+        increment,
+        area: area / job.bs * job.bs,
+        quota: if job.time_based { u64::MAX } else { ios },
+    })
+}
+
+/// Spreads the jobs' copies, the queues and the vectors. Controllers without a namespace that a job uses take no part.
+fn plan(
+    machine: &Machine,
+    attached: &[Attached],
+    targets: &[Target],
+    parts: &[Vec<Part>],
+    set: &JobSet,
+    instances: &[Instance],
+) -> Result<Plan, Failure> {
+    let is_used = |device: usize| parts.iter().flatten().any(|part| targets[part.target].device == device);
+    let used: Vec<usize> = (0..attached.len()).filter(|device| is_used(*device)).collect();
+    let wait = set.run.wait;
     let mut cpus = machine.cpus.len();
-    if interrupts {
+    if wait.uses_interrupts() {
         // Messages reach only some ids; CPUs beyond them cannot own a queue.
         cpus = (0..cpus).take_while(|cpu| arch::message(*cpu, 0).is_some()).count();
         if let Some(without) = used.iter().map(|device| &attached[*device]).find(|a| a.entries() == 0) {
             return Err(usage(format!(
-                "{} ({}) has no MSI-X, and wait={} needs it; use wait=poll",
-                without.name, without.function, job.wait
+                "{} ({}) has no MSI-X, and wait={wait} needs it; use wait=poll",
+                without.name, without.function
             )));
         }
     }
@@ -223,11 +352,17 @@ fn plan(machine: &Machine, attached: &[Attached], targets: &[Target], job: &JobS
             entries: a.entries(),
         })
         .collect();
+    let homes: Vec<usize> = instances.iter().map(|instance| instance.cpu).collect();
     let demand = Demand {
-        jobs,
+        homes: &homes,
         cpus,
+        queues_per_cpu: set.run.queues_per_cpu as usize,
         slots: arch::SLOTS,
-        interrupts,
+        interrupts: wait.uses_interrupts().then_some(match set.run.vectors {
+            Vectors::PerQueue => Sharing::Queue,
+            Vectors::PerController => Sharing::Controller,
+            Vectors::Shared => Sharing::Cpu,
+        }),
     };
     let mut plan = fanout::plan(&devices, demand)
         .ok_or_else(|| run_failure("a controller granted no I/O queue pair".to_string()))?;
@@ -259,32 +394,54 @@ fn route(attached: &[Attached], plan: &Plan) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes queue pairs, buffers and jobs: one engine for each CPU of the plan.
+/// Makes queue pairs, buffers and jobs: one engine for each CPU up to the last that is used.
 fn engines(
     attached: &[Attached],
     targets: &[Target],
+    parts: &[Vec<Part>],
     plan: &mut Plan,
-    spec: &JobSpec,
+    set: &JobSet,
+    instances: &[Instance],
     dma: &Dma,
 ) -> Result<Vec<Engine>, Failure> {
+    let specs: Vec<Arc<JobSpec>> = set.jobs.iter().cloned().map(Arc::new).collect();
+    let cpus = plan.cpus();
     let mut engines = Vec::new();
-    for cpu in 0..plan.cpus {
+    for cpu in 0..cpus {
         // Sorted by slot, as the engine keeps them: places in the list stay valid.
         let mut mine: Vec<&fanout::Queue> = plan.queues.iter().filter(|queue| queue.cpu == cpu).collect();
         mine.sort_by_key(|queue| queue.slot);
-        let place = |device: usize, job: usize| {
+        let place = |device: usize, instance: usize| {
             mine.iter()
-                .position(|queue| queue.device == device && queue.jobs.contains(&job))
-                .ok_or_else(|| run_failure(format!("job {job} has no queue of {}", attached[device].name)))
+                .position(|queue| queue.device == device && queue.jobs.contains(&instance))
+                .ok_or_else(|| run_failure(format!("job {instance} has no queue of {}", attached[device].name)))
         };
-        let jobs: Vec<Job> = (0..spec.numjobs as usize)
-            .filter(|job| plan.cpu_of(*job) == cpu)
-            .map(|job| make_job(attached, targets, spec, job, dma, place))
-            .collect::<Result<_, _>>()?;
+        let mut jobs = Vec::new();
+        for (number, instance) in instances.iter().enumerate().filter(|(_, instance)| instance.cpu == cpu) {
+            let (spec, parts) = (&specs[instance.job], &parts[instance.job]);
+            jobs.push(make_job(
+                attached,
+                targets,
+                parts,
+                spec,
+                (instance, number),
+                dma,
+                place,
+            )?);
+        }
         let mut queues = Vec::new();
         for queue in mine {
             let Attached { shared, info, .. } = &attached[queue.device];
-            let depth = spec.iodepth.saturating_mul(queue.jobs.len() as u32);
+            // Jobs of different phases never meet.
+            let of_phase = |phase: usize| {
+                let mut jobs = queue.jobs.iter().map(|job| &instances[*job]);
+                jobs.by_ref()
+                    .filter(|instance| instance.phase == phase)
+                    .map(|instance| set.jobs[instance.job].iodepth)
+                    .sum::<u64>()
+            };
+            let phases = set.phases().len();
+            let depth = u32::try_from((0..phases).map(of_phase).max().unwrap_or(0)).unwrap_or(u32::MAX);
             let entries = depth
                 .saturating_add(1)
                 .clamp(MIN_ENTRIES, MAX_ENTRIES)
@@ -307,17 +464,18 @@ fn engines(
             let route = queue.entry.zip(queue.slot);
             queues.push(EngineQueue::new(shared.clone(), pair, proof, route, queue.jobs.clone()));
         }
-        engines.push(Engine::new(spec.wait, queues, jobs, cpu == 0, plan.cpus));
+        engines.push(Engine::new(set, queues, jobs, cpu == 0, cpus));
     }
     Ok(engines)
 }
 
-/// Makes one job: its memory, and for each namespace a command for each I/O buffer.
+/// Makes one copy of a job: its memory, and for each namespace a command for each I/O buffer.
 fn make_job(
     attached: &[Attached],
     targets: &[Target],
-    spec: &JobSpec,
-    job: usize,
+    parts: &[Part],
+    spec: &Arc<JobSpec>,
+    (instance, number): (&Instance, usize),
     dma: &Dma,
     place: impl Fn(usize, usize) -> Result<usize, Failure>,
 ) -> Result<Job, Failure> {
@@ -337,18 +495,24 @@ fn make_job(
     let mut buffer = dma.allocate(length, 4096).map_err(|error| no_memory(&error))?;
     let mut ios = Vec::new();
     ios.try_reserve_exact(depth).map_err(no_lists)?;
-    for number in 0..depth {
+    for io in 0..depth {
         if spec.rw.writes() {
             // Something that compresses no better than random data, and differs from buffer to buffer.
-            let place = ((job * depth + number + 1) as u64) << 32;
-            fill(&mut buffer, number * apart, place, spec.bs);
+            let place = ((number * depth + io + 1) as u64) << 32;
+            fill(&mut buffer, io * apart, place, spec.bs);
         }
-        ios.push(Io::new(number * apart));
+        ios.push(Io::new(io * apart));
     }
+    let seed = match spec.randrepeat {
+        true => spec.randseed,
+        false => spec.randseed ^ MachineClock.ticks(),
+    };
     let mut files = Vec::new();
-    for (number, target) in targets.iter().enumerate() {
+    for (order, part) in parts.iter().enumerate() {
+        let target = &targets[part.target];
         let page_size = attached[target.device].info.page_size;
-        let blocks = (spec.bs / u64::from(target.block_size)) as u32;
+        let block_size = u64::from(target.block_size);
+        let blocks = (spec.bs / block_size) as u32;
         let mut commands = Vec::new();
         let mut pointers = Vec::new();
         commands.try_reserve_exact(depth).map_err(no_lists)?;
@@ -358,25 +522,35 @@ fn make_job(
             commands.push(Command::read(target.id, 0, blocks, prps.data_pointer()));
             pointers.push(prps);
         }
-        let random = Random::new(spec.randseed, (job * targets.len() + number) as u64);
+        let random = Random::new(seed, (number * parts.len() + order) as u64);
+        let step = if spec.blockalign == 0 { spec.bs } else { spec.blockalign };
+        // Blocks follow each other; only random ones begin elsewhere.
+        let (step, places) = match spec.rw.is_random() {
+            true => (step, (part.area - spec.bs) / step + 1),
+            false => (spec.bs, part.area / spec.bs),
+        };
         files.push(File {
             name: target.name.clone(),
             id: target.id,
-            block_size: u64::from(target.block_size),
+            block_size,
             blocks_per_io: u64::from(blocks),
+            step: step / block_size,
+            first: (part.offset + part.increment * instance.copy as u64) / block_size,
+            area: part.area,
             offsets: match (spec.rw.is_random(), spec.norandommap) {
-                (false, _) => Offsets::sequential(target.blocks),
-                (true, false) => Offsets::mapped(target.blocks, random),
-                (true, true) => Offsets::free(target.blocks, random),
+                (false, _) => Offsets::sequential(places),
+                (true, false) => Offsets::mapped(places, random),
+                (true, true) => Offsets::free(places, random),
             },
-            quota: if spec.time_based { u64::MAX } else { target.blocks },
+            quota: part.quota,
             left: 0,
-            queue: place(target.device, job)?,
+            queue: place(target.device, number)?,
             commands,
             _pointers: pointers,
         });
     }
-    Job::new(spec.clone(), job, files, buffer, ios).ok_or_else(|| no_memory(&"no memory is left for the lists of I/Os"))
+    let who = (instance.job, instance.phase, number);
+    Job::new(spec.clone(), who, files, buffer, ios).ok_or_else(|| no_memory(&"no memory is left for the lists of I/Os"))
 }
 
 /// Runs an engine on each CPU, the first on this one, and returns them when all are done.
@@ -516,12 +690,11 @@ fn cpu_report(machine: &Machine, cpu: usize, engine: &Engine) -> report::Cpu {
     }
 }
 
-fn job_reports(engines: &[Engine], targets: &[Target]) -> Vec<report::Job> {
-    let areas = |job: &Job| targets.iter().map(|target| target.blocks * job.spec.bs).collect();
+fn job_reports(engines: &[Engine], set: &JobSet) -> Vec<report::Job> {
     let mut jobs: Vec<report::Job> = engines
         .iter()
         .enumerate()
-        .flat_map(|(cpu, engine)| engine.jobs.iter().map(move |job| job.report(cpu, areas(job))))
+        .flat_map(|(cpu, engine)| engine.jobs.iter().map(move |job| job.report(cpu, set.run.wait)))
         .collect();
     jobs.sort_by_key(|job| job.index);
     jobs

@@ -5,12 +5,12 @@ use workload::report::{Direction, Report};
 /// Prints a few lines for each job and queue.
 pub fn print(report: &Report) {
     for job in &report.jobs {
+        let name = report.spec(job).map_or("", |spec| &spec.name);
         for (what, direction) in [("read", &job.read), ("write", &job.write)] {
             if direction.ios > 0 {
                 let iops = u128::from(direction.ios) * 1_000_000_000 / u128::from(job.runtime_ns.max(1));
                 println!(
-                    "{} {} on CPU {}: {what} {} I/Os in {} ms, {iops} IOPS, clat mean {} ns, p50 {} ns, p99 {} ns",
-                    job.spec.name,
+                    "{name} {} on CPU {}: {what} {} I/Os in {} ms, {iops} IOPS, clat mean {} ns, p50 {} ns, p99 {} ns",
                     job.index,
                     job.cpu,
                     direction.ios,
@@ -23,14 +23,14 @@ pub fn print(report: &Report) {
         }
         for error in &job.errors {
             println!(
-                "{} {}: {} on {}, {} times",
-                job.spec.name, job.index, error.status, error.namespace, error.count
+                "{name} {}: {} on {}, {} times",
+                job.index, error.status, error.namespace, error.count
             );
         }
         if let Some(wrong) = &job.first_miscompare {
             println!(
-                "{} {}: {} blocks differ, the first is LBA {} of {}",
-                job.spec.name, job.index, job.miscompares, wrong.lba, wrong.namespace
+                "{name} {}: {} blocks differ, the first is LBA {} of {}",
+                job.index, job.miscompares, wrong.lba, wrong.namespace
             );
         }
     }

@@ -4,14 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use vmm_glue::accel::Accel;
 use vmm_glue::drive::DriveSpec;
 use vmm_glue::guest::Arch;
-use workload::job::JobError;
-use workload::units::{parse_size, parse_time_us};
+use workload::units::{parse_size, parse_time};
 
-use crate::job_file::{self, JobFile};
+use crate::job_options::JobArguments;
 
 /// Measures the interrupt path of NVMe in a guest: fio's load, run by a guest of a few hundred kilobytes that boots in a
 /// moment and counts every interrupt, doorbell and empty look.
@@ -82,7 +81,7 @@ pub struct RunArguments {
     /// The guest's architecture
     #[arg(long, value_name = "ARCH", default_value = "x86_64", help_heading = "Machine")]
     pub arch: Arch,
-    /// CPUs of the guest [default: one for each job]
+    /// CPUs of the guest [default: one for each copy of a job, up to 64]
     #[arg(long, value_name = "N", help_heading = "Machine", allow_hyphen_values = true, value_parser = whole_number)]
     pub vcpus: Option<u32>,
     /// Memory of the guest, 16m or more [default: 256m, or what the job's I/Os need]
@@ -140,148 +139,6 @@ pub enum Format {
     Json,
 }
 
-/// The job, in fio's words. Values are read by the same code as the guest's boot arguments.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Job")]
-pub struct JobArguments {
-    /// A job file of fio's; options given here come after its own
-    #[arg(value_name = "JOB.fio")]
-    file: Option<PathBuf>,
-    /// The job of that file to run, where it has several
-    #[arg(long, value_name = "NAME", requires = "file", allow_hyphen_values = true)]
-    section: Option<String>,
-    /// Name of the job in the report [default: job]
-    #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
-    name: Option<String>,
-    /// Kind of load: read, write, randread, randwrite, rw, randrw [default: read]
-    #[arg(long, alias = "readwrite", value_name = "LOAD", allow_hyphen_values = true)]
-    rw: Option<String>,
-    /// Bytes per I/O [default: 4k]
-    #[arg(long, alias = "blocksize", value_name = "SIZE", allow_hyphen_values = true)]
-    bs: Option<String>,
-    /// I/Os in flight per job [default: 1]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    iodepth: Option<String>,
-    /// Copies of the job, each on a CPU of its own [default: 1]
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    numjobs: Option<String>,
-    /// How long to run at most [default: until `size` is done]
-    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
-    runtime: Option<String>,
-    /// How long to run before measuring begins [default: 0]
-    #[arg(
-        long = "ramp_time",
-        alias = "ramp-time",
-        value_name = "TIME",
-        allow_hyphen_values = true
-    )]
-    ramp_time: Option<String>,
-    /// Go round again when `size` is done, until `runtime` is over
-    #[arg(long = "time_based", alias = "time-based")]
-    time_based: bool,
-    /// How much of each drive to cover, in bytes or percent [default: 100%]
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    size: Option<String>,
-    /// At most this many I/Os per job
-    #[arg(
-        long = "number_ios",
-        alias = "number-ios",
-        value_name = "N",
-        allow_hyphen_values = true
-    )]
-    number_ios: Option<String>,
-    /// Reads in 100 I/Os of a mixed load [default: 50]
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true)]
-    rwmixread: Option<String>,
-    /// Start of the random numbers; the same seed gives the same I/Os
-    #[arg(long, value_name = "N", allow_hyphen_values = true)]
-    randseed: Option<String>,
-    /// Random blocks need not come once each
-    #[arg(long)]
-    norandommap: bool,
-    /// How a CPU finds completions: interrupt (keeps running), halt (sleeps), poll (no interrupts), pending (masks interrupts and
-    /// looks for pending ones), hybrid (pending, then halt) [default: interrupt]
-    #[arg(long, value_name = "MODE", allow_hyphen_values = true)]
-    wait: Option<String>,
-    /// Microseconds that wait=hybrid looks before it halts [default: 200]
-    #[arg(long, value_name = "USEC", allow_hyphen_values = true)]
-    hybrid: Option<String>,
-    /// wait=hybrid finds that length itself, as KVM's halt polling does, with --hybrid as its bound
-    #[arg(long)]
-    adaptive: bool,
-    /// What reads check and writes leave: none, pattern [default: none]. Reads check every block, also one that this run has
-    /// not written: a mixed load needs a drive that holds the pattern already
-    #[arg(long, value_name = "HOW", allow_hyphen_values = true)]
-    verify: Option<String>,
-    /// Flush what was written, at the end of the job
-    #[arg(long = "end_fsync", alias = "end-fsync")]
-    end_fsync: bool,
-    /// How long a command may take before it is aborted, and its controller reset if that does not help [default: 30]
-    #[arg(
-        long = "command_timeout",
-        alias = "command-timeout",
-        value_name = "TIME",
-        allow_hyphen_values = true
-    )]
-    command_timeout: Option<String>,
-    /// Issue writes again that a controller reset has cut off; without it they count as failed
-    #[arg(long = "retry_writes", alias = "retry-writes")]
-    retry_writes: bool,
-    /// Leave doorbell values in memory where the controller offers that (DBBUF), and ring only when it asks
-    #[arg(long = "shadow_doorbells", alias = "shadow-doorbells")]
-    shadow_doorbells: bool,
-    /// Writes to the drives are allowed; they destroy what the drives hold
-    #[arg(long = "allow-write", alias = "allow_write", action = ArgAction::SetTrue)]
-    allow_write: bool,
-}
-
-impl JobArguments {
-    /// The job that these options ask for, and options of its file that have no effect here.
-    ///
-    /// # Errors
-    /// When a value does not fit its option, in one line with the option's name.
-    pub fn job(&self) -> Result<JobFile, String> {
-        let mut job = match &self.file {
-            Some(path) => job_file::read(path, self.section.as_deref())?,
-            None => JobFile::default(),
-        };
-        let set = &mut job.jobs;
-        let values = [
-            ("name", &self.name),
-            ("rw", &self.rw),
-            ("bs", &self.bs),
-            ("iodepth", &self.iodepth),
-            ("numjobs", &self.numjobs),
-            ("runtime", &self.runtime),
-            ("ramp_time", &self.ramp_time),
-            ("size", &self.size),
-            ("number_ios", &self.number_ios),
-            ("rwmixread", &self.rwmixread),
-            ("randseed", &self.randseed),
-            ("wait", &self.wait),
-            ("hybrid", &self.hybrid),
-            ("verify", &self.verify),
-            ("command_timeout", &self.command_timeout),
-        ];
-        let flags = [
-            ("time_based", self.time_based),
-            ("norandommap", self.norandommap),
-            ("adaptive", self.adaptive),
-            ("end_fsync", self.end_fsync),
-            ("retry_writes", self.retry_writes),
-            ("shadow_doorbells", self.shadow_doorbells),
-            ("allow_write", self.allow_write),
-        ];
-        let given = values
-            .iter()
-            .filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-        for (name, value) in given.chain(flags.iter().filter(|(_, on)| *on).map(|(name, _)| (*name, "1"))) {
-            set.set(name, value).map_err(|error: JobError| format!("--{error}"))?;
-        }
-        Ok(job)
-    }
-}
-
 /// Options of `doorpost image`.
 #[derive(Debug, Args)]
 #[command(
@@ -333,7 +190,7 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    match parse_time_us(text) {
+    match parse_time(text, 1_000_000) {
         Ok(0) => Err(format!("`{text}` is no time at all")),
         Ok(us) => Ok(Duration::from_micros(us)),
         Err(error) => Err(error.to_string()),
@@ -396,26 +253,16 @@ mod tests {
         let text = arguments.job.job().unwrap().jobs.to_arguments();
         assert_eq!(
             text,
-            "name=x rw=randrw bs=8192 iodepth=32 numjobs=2 runtime=5000000us ramp_time=500000us size=50% rwmixread=70 \
-             randseed=1 wait=poll verify=pattern number_ios=9 command_timeout=2000000us time_based norandommap end_fsync \
-             retry_writes shadow_doorbells allow_write"
+            "wait=poll command_timeout=2000000us retry_writes shadow_doorbells allow_write name=x rw=randrw bs=8192 iodepth=32 \
+             numjobs=2 size=50% number_ios=9 runtime=5000000us time_based ramp_time=500000us rwmixread=70 randseed=1 \
+             norandommap verify=pattern end_fsync"
         );
         let other = run(&["--ramp-time=1", "--time-based", "--number-ios=3", "--allow_write"]).unwrap();
         let text = other.job.job().unwrap().jobs.to_arguments();
         assert!(
-            text.contains("ramp_time=1000000us") && text.ends_with("time_based allow_write"),
+            text.contains("time_based ramp_time=1000000us") && text.starts_with("allow_write name="),
             "{text}"
         );
-    }
-
-    #[test]
-    fn every_option_of_the_guest_is_one_of_ours() {
-        let command = Cli::command();
-        let run = command.find_subcommand("run").unwrap();
-        for option in workload::job::OPTIONS {
-            let known = |name: &str| run.get_arguments().any(|argument| argument.get_long() == Some(name));
-            assert!(known(option) || known(&option.replace('_', "-")), "{option}");
-        }
     }
 
     #[test]
@@ -470,10 +317,6 @@ mod tests {
             "--output-format: `xml`: it is none of normal, json"
         );
         assert_eq!(
-            error(&["run", "--norandommap=yes"]),
-            "--norandommap takes no value, but `yes` is given"
-        );
-        assert_eq!(
             error(&["run", "--bs=1", "--bs=2"]),
             "--bs is given twice; leave one out"
         );
@@ -503,6 +346,10 @@ mod tests {
         assert_eq!(
             job_error("--rw=sideways"),
             "--rw: `sideways` is none of read, write, randread, randwrite, rw, randrw"
+        );
+        assert_eq!(
+            job_error("--norandommap=yes"),
+            "--norandommap: `yes` is neither 0 nor 1"
         );
         assert_eq!(
             run(&["--drive=null:4q"]).unwrap().drives().unwrap_err(),

@@ -6,6 +6,7 @@ mod commands;
 mod failure;
 mod guest_image;
 mod job_file;
+mod job_options;
 mod output;
 mod progress;
 mod report;

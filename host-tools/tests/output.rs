@@ -10,13 +10,13 @@ use std::process::Output;
 use common::{fake_qemu, run_on};
 use tempfile::TempDir;
 use workload::frame::{Frame, FrameWriter};
-use workload::job::{JobSpec, Wait};
+use workload::job::{JobSet, Wait};
 use workload::report::{Clock, Direction, ErrorCount, Hello, Job, Machine, Report, SCHEMA};
 
 /// A guest whose job had three commands fail.
 fn words_of_the_guest() -> String {
     let job = Job {
-        spec: JobSpec::default(),
+        job: 0,
         index: 0,
         cpu: 0,
         wait: Wait::Interrupt,
@@ -40,6 +40,7 @@ fn words_of_the_guest() -> String {
     };
     let report = Report {
         schema: SCHEMA,
+        arguments: JobSet::default(),
         machine: Machine {
             architecture: "x86_64".to_string(),
             hypervisor: String::new(),

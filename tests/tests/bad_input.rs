@@ -50,7 +50,7 @@ fn drives_are_named() {
 fn jobs_that_do_not_fit_are_named() {
     refused("--drive null --bs 1000", &["bs", "1000", "512"]);
     refused("--drive null:1m --size 2m", &["size", "1048576"]);
-    refused("--drive null --numjobs 4 --vcpus 2", &["4", "--vcpus"]);
+    refused("--drive null --numjobs 5000", &["numjobs", "4096"]);
     let much = "--drive null --bs 1m --iodepth 64 --memory 16m";
     refused(much, &["memory"]);
     // Only the guest knows these.

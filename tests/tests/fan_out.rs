@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use doorpost_tests::{guest, list, number, qemu, report, sum};
+use doorpost_tests::{guest, list, number, qemu, report, run, sum};
 use serde_json::Value;
 
 fn queues(report: &Value) -> &[Value] {
@@ -81,7 +81,12 @@ fn halting_halts() {
 /// A run of four jobs on a controller with fewer queues or vectors; its notes must say `note`.
 #[track_caller]
 fn degraded(limit: &str, note: &str) -> Value {
-    let job = "--vcpus 4 --numjobs 4 --rw randread --iodepth 4 --number_ios 500";
+    degraded_on("--vcpus 4", limit, note)
+}
+
+#[track_caller]
+fn degraded_on(machine: &str, limit: &str, note: &str) -> Value {
+    let job = format!("{machine} --numjobs 4 --rw randread --iodepth 4 --number_ios 500");
     let report = report(&format!(
         "--drive null {job} {}",
         qemu(&format!("-global nvme.{limit}"))
@@ -98,15 +103,24 @@ fn degraded(limit: &str, note: &str) -> Value {
 #[test]
 fn a_single_vector_is_enough() {
     let report = degraded("msix_qsize=1", "1 of 4 MSI-X entries");
-    assert_eq!(queues(&report).len(), 4);
+    assert_eq!(queues(&report).len(), 1);
+    assert_eq!(list(&queues(&report)[0], "/jobs").len(), 4);
     assert_eq!(different(queues(&report), "/msix_entry"), [0]);
     assert_eq!(different(queues(&report), "/cpu"), [0]);
     assert!(number(guest(&report), "/cpus/0/interrupts") > 0);
 }
 
 #[test]
+fn a_single_vector_is_enough_for_several_queues() {
+    let report = degraded_on("--vcpus 1 --queues_per_cpu 4", "msix_qsize=1", "1 of 4 MSI-X entries");
+    assert_eq!(queues(&report).len(), 4);
+    assert_eq!(different(queues(&report), "/msix_entry"), [0]);
+    assert_eq!(different(queues(&report), "/completions"), [500]);
+}
+
+#[test]
 fn two_vectors_share_out_four_queues() {
-    let report = degraded("msix_qsize=2", "2 of 4 MSI-X entries");
+    let report = degraded_on("--vcpus 2 --queues_per_cpu 2", "msix_qsize=2", "2 of 4 MSI-X entries");
     assert_eq!(queues(&report).len(), 4);
     assert_eq!(different(queues(&report), "/msix_entry"), [0, 1]);
     assert_eq!(different(queues(&report), "/cpu"), [0, 1]);
@@ -133,6 +147,38 @@ fn two_queues_share_out_four_jobs() {
     for queue in queues(&report) {
         assert_eq!(number(queue, "/completions"), 1000, "{queue}");
     }
+}
+
+#[test]
+fn more_jobs_than_cpus_share_their_queues() {
+    let report = report("--drive null --vcpus 2 --numjobs 7 --rw randread --iodepth 4 --number_ios 300 --wait halt");
+    let jobs = queues(&report).iter().map(|queue| list(queue, "/jobs").len());
+    assert_eq!(jobs.collect::<Vec<_>>(), [4, 3]);
+    assert_eq!(sum(&report, "/jobs", "/read/total_ios"), 2100);
+}
+
+#[test]
+fn queues_of_a_cpu_can_share_vectors() {
+    let vectors = |sharing: &str| {
+        let job = "--vcpus 2 --queues_per_cpu 3 --numjobs 6 --rw randread --iodepth 2 --number_ios 300";
+        let report = report(&format!("--drive null --drive null {job} --vectors {sharing}"));
+        assert_eq!(queues(&report).len(), 12);
+        assert_eq!(sum(&report, "/jobs", "/read/total_ios"), 1800);
+        different(queues(&report), "/vector").len()
+    };
+    assert_eq!(["per-queue", "per-controller", "shared"].map(vectors), [12, 4, 2]);
+}
+
+#[test]
+fn jobs_run_on_the_cpus_that_they_are_allowed() {
+    let report = report("--drive null --vcpus 4 --numjobs 3 --cpus_allowed 1,3 --rw randread --number_ios 200");
+    let cpus: Vec<u64> = list(guest(&report), "/jobs")
+        .iter()
+        .map(|job| number(job, "/cpu"))
+        .collect();
+    assert_eq!(cpus, [1, 3, 1]);
+    assert_eq!(different(queues(&report), "/cpu"), [1, 3]);
+    run("--drive null --vcpus 2 --cpus_allowed 2").expect_refusal(&["cpus_allowed", "CPU 2", "0 to 1"]);
 }
 
 #[test]

@@ -83,8 +83,8 @@ fn a_job_in_a_file() {
         "--drive null --number_ios 5 {}",
         qemu(&format!("-initrd {job}"))
     ));
-    let spec = &list(guest(&report), "/jobs")[0]["spec"];
-    assert_eq!((number(spec, "/bs"), number(spec, "/iodepth")), (8192, 2));
+    let options = &report["jobs"][0]["job options"];
+    assert_eq!((&options["bs"], &options["iodepth"]), (&"8192".into(), &"2".into()));
     assert_eq!(number(&report, "/jobs/0/read/total_ios"), 77);
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use thiserror::Error;
-use workload::job::{JobError, JobSet, Size};
+use workload::job::{JobError, JobSet, JobSpec, Size};
 
 use crate::accel::Accel;
 use crate::drive::{Drive, DriveSpec};
@@ -27,12 +27,17 @@ const LOWER_PIECE: u64 = 2 << 30;
 const BESIDES_IOS: u64 = 16 << 20;
 /// How far below the estimate a guest may be told to go: the estimate is that generous.
 const GENEROSITY: u64 = 8 << 20;
+/// What a copy of a job keeps of its latencies, in bytes; so many are in [`BESIDES_IOS`].
+const HISTOGRAMS: u64 = 96 << 10;
+const COPIES_INCLUDED: u64 = 32;
 /// What an I/O needs besides its buffer on each drive, in bytes: entries of both queues, a list of pages, what is kept of it.
 const BESIDES_BUFFER: u64 = 600;
 /// Controllers of a guest at most: q35's root bus has 32 slots, and keeps the first and the last for its bridges.
 pub const MAX_DRIVES: usize = 30;
 /// CPUs of a guest at most: x2APIC ids above 254 need interrupt remapping.
 pub const MAX_VCPUS: u32 = 255;
+/// CPUs of a guest that is not told how many, at most: further copies of a job share them.
+const DEFAULT_MAX_VCPUS: u32 = 64;
 /// What a run may take besides the job's own time.
 const BESIDES_RUNTIME: Duration = Duration::from_secs(60);
 /// What a run may take whose job names no time.
@@ -47,7 +52,7 @@ pub struct Plan<'a> {
     pub arch: Arch,
     /// The guest: an ELF image that QEMU can boot.
     pub image: &'a [u8],
-    /// CPUs of the guest; None: one for each job.
+    /// CPUs of the guest; None: one for each copy of a job that runs at the same time, up to 64.
     pub vcpus: Option<u32>,
     /// Memory of the guest in bytes; None: [`DEFAULT_MEMORY`], or more where the job's I/Os need it.
     pub memory: Option<u64>,
@@ -87,19 +92,6 @@ pub enum PlanError {
         /// What it would destroy, with its option.
         other: String,
     },
-    /// More jobs than CPUs.
-    #[error(
-        "numjobs={jobs} needs {jobs} CPUs, one for each job, but the guest has {vcpus}; give --vcpus {jobs} or fewer jobs"
-    )]
-    Jobs {
-        /// Jobs wanted.
-        jobs: u32,
-        /// CPUs of the guest.
-        vcpus: u32,
-    },
-    /// More jobs than a guest can have CPUs.
-    #[error("numjobs={0} needs {0} CPUs, one for each job, but a guest has {MAX_VCPUS} at most; give fewer jobs")]
-    TooManyJobs(u32),
     /// Too many CPUs, or none.
     #[error("vcpus={0} is not a whole number from 1 to {MAX_VCPUS}")]
     Vcpus(u32),
@@ -109,18 +101,14 @@ pub enum PlanError {
     /// Less memory than the guest boots with, or a fraction of a MiB.
     #[error("memory={0} bytes is not a whole number of MiB from 16M up; give --memory 16M or more")]
     Memory(u64),
-    /// The job's I/Os do not fit.
+    /// The jobs' I/Os do not fit.
     #[error(
-        "numjobs={jobs} x iodepth={iodepth} x bs={bs} needs about {needed} MiB, and the guest has {} MiB; lower one of them, or give --memory {}M",
+        "{what} about {needed} MiB, and the guest has {} MiB; lower one of them, or give --memory {}M",
         .memory >> 20, in_one_piece(*.needed) >> 20, needed = .needed.div_ceil(1 << 20)
     )]
     TooLittleMemory {
-        /// Copies of the job.
-        jobs: u32,
-        /// I/Os in flight of each.
-        iodepth: u32,
-        /// Bytes of each I/O.
-        bs: u64,
+        /// What needs so much.
+        what: String,
         /// What the guest needs, in bytes.
         needed: u64,
         /// Memory of the guest.
@@ -169,17 +157,28 @@ fn in_one_piece(needed: u64) -> u64 {
 impl Plan<'_> {
     /// CPUs of the guest.
     pub fn vcpus(&self) -> u32 {
-        self.vcpus.unwrap_or(self.jobs.job.numjobs)
+        let copies = u32::try_from(self.jobs.widest()).unwrap_or(u32::MAX);
+        let allowed = self.jobs.jobs.iter().flat_map(|job| &job.cpus_allowed).max();
+        let named = allowed.map_or(0, |last| u32::from(*last) + 1);
+        self.vcpus.unwrap_or_else(|| copies.min(DEFAULT_MAX_VCPUS).max(named))
+    }
+
+    /// Queue pairs that each controller is asked for, at most.
+    pub fn queue_pairs(&self) -> u32 {
+        self.vcpus().saturating_mul(self.jobs.run.queues_per_cpu as u32)
     }
 
     /// About how many bytes of memory the guest needs.
     fn needed_memory(&self) -> u64 {
-        let job = &self.jobs.job;
-        // Buffers are whole pages.
-        let buffer = job.bs.max(1).checked_next_multiple_of(4096).unwrap_or(u64::MAX);
-        let io = buffer.saturating_add(self.drives.len() as u64 * BESIDES_BUFFER);
-        let ios = u64::from(job.numjobs) * u64::from(job.iodepth);
-        ios.saturating_mul(io).saturating_add(BESIDES_IOS)
+        let of_job = |job: &JobSpec| {
+            // Buffers are whole pages.
+            let buffer = job.bs.max(1).checked_next_multiple_of(4096).unwrap_or(u64::MAX);
+            let io = buffer.saturating_add(self.drives.len() as u64 * BESIDES_BUFFER);
+            (job.numjobs * job.iodepth).saturating_mul(io)
+        };
+        let ios = self.jobs.jobs.iter().map(of_job).fold(0, u64::saturating_add);
+        let copies = self.jobs.instances().saturating_sub(COPIES_INCLUDED);
+        ios.saturating_add(BESIDES_IOS + copies * HISTOGRAMS)
     }
 
     /// Memory of the guest in bytes.
@@ -190,10 +189,17 @@ impl Plan<'_> {
 
     /// How long the whole run may take.
     pub fn timeout(&self) -> Duration {
-        let job = &self.jobs.job;
-        self.timeout.unwrap_or_else(|| match job.runtime_us {
-            Some(us) => Duration::from_micros(us.saturating_add(job.ramp_time_us)).saturating_add(BESIDES_RUNTIME),
-            None => Duration::from_micros(job.ramp_time_us).saturating_add(WITHOUT_RUNTIME),
+        self.timeout.unwrap_or_else(|| match self.jobs.longest_us() {
+            Some(us) => Duration::from_micros(us).saturating_add(BESIDES_RUNTIME),
+            None => {
+                let delays = self
+                    .jobs
+                    .jobs
+                    .iter()
+                    .map(JobSpec::delay_us)
+                    .fold(0, u64::saturating_add);
+                Duration::from_micros(delays).saturating_add(WITHOUT_RUNTIME)
+            }
         })
     }
 
@@ -202,7 +208,6 @@ impl Plan<'_> {
     /// # Errors
     /// When parts do not fit together; each error names the option and the way out.
     pub fn check(&self) -> Result<(), PlanError> {
-        let job = &self.jobs.job;
         self.jobs.check()?;
         if self.drives.is_empty() {
             return Err(PlanError::NoDrive);
@@ -210,19 +215,10 @@ impl Plan<'_> {
         if self.drives.len() > MAX_DRIVES {
             return Err(PlanError::TooManyDrives(self.drives.len()));
         }
-        if !job.bs.is_multiple_of(512) {
+        if let Some(job) = self.jobs.jobs.iter().find(|job| !job.bs.is_multiple_of(512)) {
             return Err(PlanError::BlockSize(job.bs));
         }
-        if job.numjobs > MAX_VCPUS {
-            return Err(PlanError::TooManyJobs(job.numjobs));
-        }
         let vcpus = self.vcpus();
-        if job.numjobs > vcpus && vcpus > 0 {
-            return Err(PlanError::Jobs {
-                jobs: job.numjobs,
-                vcpus,
-            });
-        }
         if vcpus == 0 || vcpus > MAX_VCPUS {
             return Err(PlanError::Vcpus(vcpus));
         }
@@ -233,9 +229,13 @@ impl Plan<'_> {
         let needed = self.needed_memory();
         if memory < needed.saturating_sub(GENEROSITY) {
             return Err(PlanError::TooLittleMemory {
-                jobs: job.numjobs,
-                iodepth: job.iodepth,
-                bs: job.bs,
+                what: match &self.jobs.jobs[..] {
+                    [job] => format!(
+                        "numjobs={} x iodepth={} x bs={} needs",
+                        job.numjobs, job.iodepth, job.bs
+                    ),
+                    _ => "numjobs x iodepth x bs of all jobs together need".to_string(),
+                },
                 needed,
                 memory,
             });
@@ -275,30 +275,38 @@ impl Plan<'_> {
     /// # Errors
     /// When it covers more than a drive holds, or less than a block.
     pub fn check_drives(&self, drives: &[Drive]) -> Result<(), PlanError> {
-        let job = &self.jobs.job;
-        for drive in drives {
-            let area = match job.size {
-                Size::Bytes(size) if size > drive.bytes => {
-                    return Err(PlanError::Size {
-                        size,
-                        drive: drive.spec.to_string(),
-                        bytes: drive.bytes,
-                    });
-                }
-                Size::Bytes(size) => size,
-                Size::Percent(percent) => (u128::from(drive.bytes) * u128::from(percent) / 100) as u64,
-            };
-            if job.bs > area {
-                return Err(PlanError::NoBlock {
-                    bs: job.bs,
-                    area,
-                    whole: area == drive.bytes,
-                    drive: drive.spec.to_string(),
-                });
-            }
+        for job in &self.jobs.jobs {
+            // The guest finds controllers in the order of their drives.
+            drives
+                .iter()
+                .enumerate()
+                .filter(|(number, _)| job.uses(&format!("nvme{number}n1")))
+                .try_for_each(|(_, drive)| check_drive(job, drive))?;
         }
         Ok(())
     }
+}
+
+fn check_drive(job: &JobSpec, drive: &Drive) -> Result<(), PlanError> {
+    let area = match job.size {
+        Size::Bytes(size) if size > drive.bytes => {
+            return Err(PlanError::Size {
+                size,
+                drive: drive.spec.to_string(),
+                bytes: drive.bytes,
+            });
+        }
+        size => size.of(drive.bytes),
+    };
+    if job.bs > area {
+        return Err(PlanError::NoBlock {
+            bs: job.bs,
+            area,
+            whole: area == drive.bytes,
+            drive: drive.spec.to_string(),
+        });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -307,10 +315,8 @@ pub(crate) mod tests {
 
     /// A plan for one `null` drive with these job options.
     pub(crate) fn plan(options: &[(&str, &str)]) -> Plan<'static> {
-        let mut jobs = JobSet::default();
-        for (name, value) in options {
-            jobs.set(name, value).unwrap();
-        }
+        let words: Vec<_> = options.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let jobs = JobSet::read(&words.join(" ")).unwrap();
         Plan {
             jobs,
             arch: Arch::X86_64,
@@ -337,17 +343,22 @@ pub(crate) mod tests {
         let jobs = [("numjobs", "4")];
         assert_eq!(plan(&jobs).vcpus(), 4);
         assert_eq!(plan(&jobs).check(), Ok(()));
-        assert_eq!(
-            refusal(|plan| plan.vcpus = Some(2), &jobs),
-            "numjobs=4 needs 4 CPUs, one for each job, but the guest has 2; give --vcpus 4 or fewer jobs"
-        );
+        let mut fewer = plan(&jobs);
+        fewer.vcpus = Some(2);
+        assert_eq!(fewer.check(), Ok(()));
+        assert_eq!(plan(&[("numjobs", "600")]).vcpus(), 64);
+        assert_eq!(plan(&[("numjobs", "600"), ("cpus_allowed", "0-99")]).vcpus(), 100);
+        let phases = plan(&[
+            ("numjobs", "3"),
+            ("name", "a"),
+            ("stonewall", "1"),
+            ("name", "b"),
+            ("stonewall", "1"),
+        ]);
+        assert_eq!((phases.vcpus(), phases.jobs.instances()), (3, 6));
         assert_eq!(
             refusal(|plan| plan.vcpus = Some(0), &[]),
             "vcpus=0 is not a whole number from 1 to 255"
-        );
-        assert_eq!(
-            refusal(|_| {}, &[("numjobs", "256")]),
-            "numjobs=256 needs 256 CPUs, one for each job, but a guest has 255 at most; give fewer jobs"
         );
     }
 

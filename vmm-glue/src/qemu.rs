@@ -274,12 +274,17 @@ pub fn command_line<'a>(
 /// What a controller needs beyond QEMU's defaults, so that the job fits it.
 fn device_options(plan: &Plan<'_>) -> String {
     let mut options = String::new();
-    let pairs = plan.vcpus();
+    let pairs = plan.queue_pairs();
     if pairs > QUEUE_PAIRS {
         options += &format!(",max_ioqpairs={pairs},msix_qsize={}", (pairs + 1).min(MAX_VECTORS));
     }
     // The largest transfer is a power of two in pages of 4 KiB.
-    let mdts = plan.jobs.job.bs.div_ceil(4096).next_power_of_two().trailing_zeros();
+    let mdts = plan
+        .jobs
+        .max_block()
+        .div_ceil(4096)
+        .next_power_of_two()
+        .trailing_zeros();
     if mdts > MDTS {
         options += &format!(",mdts={mdts}");
     }
@@ -312,7 +317,7 @@ mod tests {
             text,
             "-nodefaults -no-user-config -display none -no-reboot -M q35 -accel tcg,thread=multi -cpu max \
              -device isa-debug-exit,iobase=0xf4,iosize=4 -smp 2 -m 256M -kernel /proc/self/fd/IMAGE \
-             -append name=job rw=randread bs=4096 iodepth=1 numjobs=2 size=100% rwmixread=50 randseed=35209 wait=interrupt verify=none \
+             -append name=job rw=randread numjobs=2 \
              -chardev stdio,id=serial,signal=off -serial chardev:serial \
              -blockdev driver=null-co,node-name=d0,size=8589934592,read-zeroes=on -device nvme,serial=doorpost0,drive=d0 \
              -global nvme.mdts=1"
@@ -353,6 +358,7 @@ mod tests {
     #[test]
     fn many_cpus_need_many_queues() {
         let mut plan = plan(&[("numjobs", "80")]);
+        plan.vcpus = Some(80);
         let drives = [Drive::open(DriveSpec::Null(8 << 30), false).unwrap()];
         assert!(
             words(&plan, &drives, Accelerator::Tcg)

@@ -229,7 +229,7 @@ fn run_by(
     plan.check_files(&[]).map_err(RunError::from)?;
     let mut drives = Vec::new();
     for spec in &plan.drives {
-        drives.push(Drive::open(spec.clone(), plan.jobs.allow_write).map_err(RunError::from)?);
+        drives.push(Drive::open(spec.clone(), plan.jobs.run.allow_write).map_err(RunError::from)?);
     }
     plan.check_drives(&drives).map_err(RunError::from)?;
     let mut keep = None;

@@ -82,6 +82,7 @@ impl Fake {
 fn report() -> Report {
     Report {
         schema: SCHEMA,
+        arguments: JobSet::default(),
         machine: Machine {
             architecture: "x86_64".to_string(),
             hypervisor: String::new(),

@@ -2,20 +2,23 @@
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Release;
+use core::time::Duration;
 
 use hal::clock::{Clock, TickRate};
 use hal::dma::DmaBuffer;
 use hal::mmio::MmioRegion;
 use nvme::{Command, Completion, NvmOpcode, Prps, QueuePair, Reissue};
-use workload::job::{JobSpec, Verify};
+use workload::job::{JobSpec, Verify, Wait};
 use workload::offsets::{Offsets, Random};
 use workload::pattern;
 use workload::report;
 use workload::report::Miscompare;
 
-use super::EngineQueue;
 use super::stats::{Failures, Stats, batch_row, depth_row};
+use super::{EngineQueue, RUN};
 use crate::arch::MachineClock;
 
 /// A namespace as one job uses it.
@@ -26,9 +29,14 @@ pub struct File {
     pub id: u32,
     /// Bytes per logical block.
     pub block_size: u64,
-    /// Logical blocks per I/O.
+    /// Logical blocks per I/O, and from one place where an I/O may begin to the next.
     pub blocks_per_io: u64,
-    /// Which block of the job's size comes next.
+    pub step: u64,
+    /// The logical block of the first such place.
+    pub first: u64,
+    /// Bytes that the job covers.
+    pub area: u64,
+    /// Which place comes next.
     pub offsets: Offsets,
     /// I/Os of a whole run in it, without a time limit; and those that are still to come.
     pub quota: u64,
@@ -71,8 +79,11 @@ impl Io {
 /// A job instance on its CPU.
 pub struct Job {
     /// What it was told.
-    pub spec: JobSpec,
-    /// Index among the copies.
+    pub spec: Arc<JobSpec>,
+    /// Its place in the job set, and when it runs: the number of its phase.
+    pub job: usize,
+    pub phase: usize,
+    /// Index among the copies of all jobs.
     pub index: usize,
     /// Namespaces, used in turn.
     pub files: Vec<File>,
@@ -94,6 +105,10 @@ pub struct Job {
     end: u64,
     /// I/Os of a whole run, without a time limit.
     quota: u64,
+    /// When it is to begin, to be measured, and to end. Those that have passed are out of reach.
+    start_at: u64,
+    measure_at: u64,
+    end_at: u64,
     /// When measuring began, when the job ended, and when the last sample was taken.
     measured_from: u64,
     pub finished_at: Option<u64>,
@@ -118,14 +133,25 @@ pub struct Tools<'a> {
 
 impl Job {
     /// A job over `files` with one part of `buffer` per I/O in flight. None when there is no memory for its lists.
-    pub fn new(spec: JobSpec, index: usize, files: Vec<File>, buffer: DmaBuffer, ios: Vec<Io>) -> Option<Self> {
+    pub fn new(
+        spec: Arc<JobSpec>,
+        (job, phase, index): (usize, usize, usize),
+        files: Vec<File>,
+        buffer: DmaBuffer,
+        ios: Vec<Io>,
+    ) -> Option<Self> {
         let mut free = Vec::new();
         free.try_reserve_exact(ios.len()).ok()?;
         // The last is taken first.
         free.extend((0..ios.len() as u16).rev());
         let whole = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.quota));
-        let quota = whole.min(spec.number_ios.unwrap_or(u64::MAX));
+        let quota = match spec.number_ios {
+            0 => whole,
+            ios => whole.min(ios),
+        };
         Some(Self {
+            job,
+            phase,
             index,
             next_file: 0,
             idle: free.len(),
@@ -135,8 +161,12 @@ impl Job {
             patterned: spec.verify == Verify::Pattern,
             block_bytes: spec.bs,
             started: 0,
-            end: quota,
+            // Nothing is begun before its time.
+            end: 0,
             quota,
+            start_at: u64::MAX,
+            measure_at: u64::MAX,
+            end_at: u64::MAX,
             measured_from: 0,
             finished_at: None,
             sampled_at: 0,
@@ -154,8 +184,43 @@ impl Job {
         })
     }
 
-    /// The run begins: the ramp, or the measurement.
-    pub fn begin(&mut self, now: u64, ramp: bool) {
+    /// Its phase begins at `now`: from here on it knows its times.
+    pub fn begin_phase(&mut self, now: u64, rate: TickRate) {
+        let ticks = |us| rate.ticks(Duration::from_micros(us));
+        self.start_at = now.saturating_add(ticks(self.spec.startdelay_us));
+        self.measure_at = now.saturating_add(ticks(self.spec.delay_us()));
+        self.end_at = match self.spec.runtime_us {
+            0 => u64::MAX,
+            runtime => self.measure_at.saturating_add(ticks(runtime)),
+        };
+        self.look_up(now);
+    }
+
+    /// Does what the time says, and takes a sample; returns when there is something to do next.
+    pub fn look_up(&mut self, now: u64) -> u64 {
+        if now >= self.start_at {
+            self.start_at = u64::MAX;
+            let ramp = now < self.measure_at;
+            self.begin(now, ramp);
+            if !ramp {
+                self.measure_at = u64::MAX;
+            }
+        }
+        if self.start_at == u64::MAX {
+            if now >= self.measure_at {
+                self.measure_at = u64::MAX;
+                self.begin_measuring(now);
+            }
+            self.sample(now);
+            if now >= self.end_at {
+                self.stop(now);
+            }
+        }
+        self.start_at.min(self.measure_at).min(self.end_at)
+    }
+
+    /// The ramp begins, or the measurement.
+    fn begin(&mut self, now: u64, ramp: bool) {
         self.measured_from = now;
         self.sampled_at = now;
         // I/Os that the ramp began and did not see the end of belong to the measurement.
@@ -171,7 +236,7 @@ impl Job {
     }
 
     /// The ramp is over: forget what was counted, and begin to measure.
-    pub fn begin_measuring(&mut self, now: u64) {
+    fn begin_measuring(&mut self, now: u64) {
         self.ramp = self.totals();
         self.read.clear();
         self.write.clear();
@@ -204,6 +269,9 @@ impl Job {
         if self.started >= self.end && self.idle == self.ios.len() && self.finished_at.is_none() {
             self.finished_at = Some(now);
             self.sample(now);
+            if self.spec.exitall {
+                RUN.exit.store(true, Release);
+            }
         }
     }
 
@@ -239,9 +307,9 @@ impl Job {
             };
             let write = match self.always {
                 Some(write) => write,
-                None => self.mix.below(100) >= u64::from(self.spec.rwmixread),
+                None => self.mix.below(100) >= self.spec.rwmixread,
             };
-            io.lba = file.offsets.next_block() * file.blocks_per_io;
+            io.lba = file.first + file.offsets.next_block() * file.step;
             io.start = start;
             io.file = file_number as u16;
             io.write = write;
@@ -344,6 +412,9 @@ impl Job {
             if let Some(file) = self.files.get(file) {
                 self.failures.status(&file.name, completion.status);
             }
+            if !self.spec.continue_on_error {
+                self.end = self.end.min(self.started);
+            }
         }
         self.put_back(number);
         if self.started >= self.end && self.idle == self.ios.len() {
@@ -355,18 +426,13 @@ impl Job {
 
     /// A controller reset has cut off the command with this token: issues it again if that is safe, or counts it as failed.
     /// Returns whether it was issued again. Its latency goes on from where it first began.
-    pub fn reissue(&mut self, token: u32, pair: &mut QueuePair<MmioRegion>) -> bool {
+    pub fn reissue(&mut self, token: u32, pair: &mut QueuePair<MmioRegion>, policy: Reissue) -> bool {
         let number = token as u16;
         let Some(io) = self.ios.get(usize::from(number)) else {
             return false;
         };
         let (write, file) = (io.write, usize::from(io.file));
         let opcode = if write { NvmOpcode::WRITE } else { NvmOpcode::READ };
-        let policy = if self.spec.retry_writes {
-            Reissue::ReadsAndWrites
-        } else {
-            Reissue::Reads
-        };
         let command = self
             .files
             .get(file)
@@ -438,15 +504,15 @@ impl Job {
     }
 
     /// The form that travels.
-    pub fn report(&self, cpu: usize, area_bytes: Vec<u64>) -> report::Job {
+    pub fn report(&self, cpu: usize, wait: Wait) -> report::Job {
         let end = self.finished_at.unwrap_or(self.measured_from);
         report::Job {
-            spec: self.spec.clone(),
+            job: self.job as u32,
             index: self.index as u32,
             cpu: cpu as u32,
-            wait: self.spec.wait,
+            wait,
             files: self.files.iter().map(|file| file.name.clone()).collect(),
-            area_bytes,
+            area_bytes: self.files.iter().map(|file| file.area).collect(),
             runtime_ns: MachineClock.rate().nanoseconds(end.saturating_sub(self.measured_from)),
             read: self.read.report(),
             write: self.write.report(),

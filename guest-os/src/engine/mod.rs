@@ -1,6 +1,7 @@
 //! The loop in which a CPU runs its jobs: submit, find completions, record.
 //!
 //! One CPU owns the queue pairs and the jobs in its [`Engine`]; nothing here is shared, locked or allocated while jobs run.
+//! Jobs run in phases (fio's `stonewall`): all CPUs go from one to the next together.
 //! Every tenth of a second the loop looks up from its work ([`Engine::look_up`]): time limits, samples, the watchdog for lost
 //! interrupts, and on the first CPU the progress line.
 
@@ -21,8 +22,8 @@ use hal::clock::{Clock, TickRate};
 use hal::dma::{Dma, DmaBuffer};
 use hal::mmio::MmioRegion;
 use irq::halt_poll::HaltPoll;
-use nvme::{PrpError, Prps, QueueCounters, QueuePair};
-use workload::job::Wait;
+use nvme::{PrpError, Prps, QueueCounters, QueuePair, Reissue};
+use workload::job::{JobSet, Wait};
 use workload::report::{self, Failure, FailureKind};
 
 use crate::arch::{self, MachineClock, PendingSet};
@@ -46,6 +47,12 @@ pub struct Run {
     compared: AtomicUsize,
     /// When the run began; 0 before.
     began: AtomicU64,
+    /// The phase that the run is in, when it began, and how many times a CPU has come to the end of one.
+    phase: AtomicUsize,
+    phase_began: AtomicU64,
+    ended: AtomicUsize,
+    /// A job with `exitall` has ended, and all others are to.
+    exit: AtomicBool,
     /// CPUs that are done.
     pub finished: AtomicUsize,
     /// Somebody failed: end at once.
@@ -59,6 +66,10 @@ pub static RUN: Run = Run {
     proved: AtomicUsize::new(0),
     compared: AtomicUsize::new(0),
     began: AtomicU64::new(0),
+    phase: AtomicUsize::new(0),
+    phase_began: AtomicU64::new(0),
+    ended: AtomicUsize::new(0),
+    exit: AtomicBool::new(false),
     finished: AtomicUsize::new(0),
     stop: AtomicBool::new(false),
     first_io: AtomicBool::new(false),
@@ -166,16 +177,22 @@ pub struct Engine {
     /// CPUs in the run.
     cpus: usize,
     rate: TickRate,
-    ramp: u64,
-    runtime: u64,
-    /// Clock at the end of the ramp and of the run, in ticks.
+    /// The phase that this CPU is in, of so many.
+    phase: usize,
+    phases: usize,
+    /// How long after its beginning the run is measured, in ticks: the longest delay of a job of the first phase.
+    delay: u64,
+    /// Clock at the end of that.
     measure_at: u64,
-    end_at: u64,
     measuring: bool,
     next_look_up: u64,
     /// Look ups so far, and how many of them a command may take.
     epoch: u32,
     timeout_epochs: u32,
+    command_timeout: Duration,
+    /// What may be issued again after a reset.
+    reissue: Reissue,
+    /// Jobs of this phase that are not done.
     active: usize,
     halts: u64,
     empty_polls: u64,
@@ -196,45 +213,46 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine that finds completions by `wait`; `leads` for the first CPU of `cpus`.
-    pub fn new(wait: Wait, mut queues: Vec<EngineQueue>, jobs: Vec<Job>, leads: bool, cpus: usize) -> Self {
+    /// An engine for its share of a job set; `leads` for the first CPU of `cpus`.
+    pub fn new(set: &JobSet, mut queues: Vec<EngineQueue>, jobs: Vec<Job>, leads: bool, cpus: usize) -> Self {
         let rate = MachineClock.rate();
-        let spec = jobs.first().map(|job| &job.spec);
-        let ticks = |us| rate.ticks(Duration::from_micros(us));
-        let ramp = spec.map_or(0, |spec| ticks(spec.ramp_time_us));
-        let runtime = spec.and_then(|spec| spec.runtime_us).map_or(u64::MAX, ticks);
-        let halt_poll = match spec {
-            Some(spec) if spec.adaptive => HaltPoll::adaptive(spec.hybrid_us * 1000),
-            Some(spec) => HaltPoll::fixed(spec.hybrid_us * 1000),
-            None => HaltPoll::fixed(0),
+        let run = &set.run;
+        let phases = set.phases();
+        let first = phases.first().and_then(|first| set.jobs.get(first.clone()));
+        let delay = first.into_iter().flatten().map(|job| job.delay_us()).max();
+        let halt_poll = match run.adaptive {
+            true => HaltPoll::adaptive(run.hybrid_us * 1000),
+            false => HaltPoll::fixed(run.hybrid_us * 1000),
         };
         queues.sort_by_key(|queue| queue.slot);
         // Rounded up, and one more for the part of an interval that had passed when the command was written.
-        let timeout = spec
-            .map_or(0, |spec| spec.command_timeout_us)
-            .div_ceil(LOOK_UP.as_micros() as u64)
-            + 1;
+        let timeout = run.command_timeout_us.div_ceil(LOOK_UP.as_micros() as u64) + 1;
         let timeout_epochs = u32::try_from(timeout).unwrap_or(u32::MAX / 2);
         let controllers = owned(&queues);
         Self {
-            wait,
+            wait: run.wait,
             words: words(&queues),
             pending: PendingSet::of(queues.iter().filter_map(|queue| queue.slot)),
             queues,
             controllers,
-            active: jobs.len(),
+            active: 0,
             jobs,
             leads,
             cpus,
             rate,
-            ramp,
-            runtime,
+            phase: 0,
+            phases: phases.len(),
+            delay: rate.ticks(Duration::from_micros(delay.unwrap_or(0))),
             measure_at: 0,
-            end_at: u64::MAX,
             measuring: false,
             next_look_up: 0,
             epoch: 0,
             timeout_epochs,
+            command_timeout: Duration::from_micros(run.command_timeout_us),
+            reissue: match run.retry_writes {
+                true => Reissue::ReadsAndWrites,
+                false => Reissue::Reads,
+            },
             halts: 0,
             empty_polls: 0,
             pending_hits: 0,
@@ -263,7 +281,6 @@ impl Engine {
     /// Proves the queues, waits for the other CPUs to have done so, and runs the jobs to their end.
     pub fn run(&mut self) {
         let cpu = cpu::this();
-        cpu.jobs.set(self.active as u64);
         arch::start_tick(TICK);
         if let Err(failure) = self.prove(cpu) {
             self.fail(failure);
@@ -275,13 +292,7 @@ impl Engine {
             if self.wait.masks_interrupts() {
                 arch::interrupts_off();
             }
-            let ended = match self.wait {
-                Wait::Interrupt => self.turn::<Spin>(cpu),
-                Wait::Halt => self.turn::<Sleep>(cpu),
-                Wait::Poll => self.turn::<Look>(cpu),
-                Wait::Pending => self.turn::<Pending>(cpu),
-                Wait::Hybrid => self.turn::<Hybrid>(cpu),
-            };
+            let ended = self.run_phases(cpu);
             cpu.watched.store(false, Relaxed);
             if let Err(failure) = ended {
                 self.fail(failure);
@@ -315,6 +326,53 @@ impl Engine {
         if !self.leads {
             arch::stop_tick();
         }
+    }
+
+    /// Runs the jobs of one phase after the other. Whoever ends a phase last begins the next.
+    fn run_phases(&mut self, cpu: &Cpu) -> Result<(), Failure> {
+        loop {
+            match self.wait {
+                Wait::Interrupt => self.turn::<Spin>(cpu)?,
+                Wait::Halt => self.turn::<Sleep>(cpu)?,
+                Wait::Poll => self.turn::<Look>(cpu)?,
+                Wait::Pending => self.turn::<Pending>(cpu)?,
+                Wait::Hybrid => self.turn::<Hybrid>(cpu)?,
+            }
+            if self.phase + 1 >= self.phases || RUN.stop.load(Acquire) {
+                return Ok(());
+            }
+            self.phase += 1;
+            if RUN.ended.fetch_add(1, AcqRel) + 1 == self.phase * self.cpus {
+                RUN.phase_began.store(MachineClock.ticks(), Release);
+                RUN.phase.store(self.phase, Release);
+                let this = arch::cpu_index();
+                (0..self.cpus).filter(|other| *other != this).for_each(arch::wake);
+            }
+            while RUN.phase.load(Acquire) < self.phase {
+                // Other CPUs may need this one for a reset; the tick sees to it that it looks.
+                if MachineClock.ticks() >= self.next_look_up && !self.look_up(cpu)? {
+                    return Ok(());
+                }
+                arch::interrupts_off();
+                if RUN.phase.load(Acquire) < self.phase {
+                    arch::halt();
+                }
+                if !self.wait.masks_interrupts() {
+                    arch::interrupts_on();
+                }
+            }
+            self.begin_phase(RUN.phase_began.load(Acquire));
+        }
+    }
+
+    /// The jobs of this phase begin, each when its delay is over.
+    fn begin_phase(&mut self, now: u64) {
+        self.active = 0;
+        for job in self.jobs.iter_mut().filter(|job| job.phase == self.phase) {
+            job.begin_phase(now, self.rate);
+            self.active += 1;
+        }
+        self.next_look_up = now;
     }
 
     /// This CPU's queue pairs are at rest from here on: a recovery does not wait for it.
@@ -411,7 +469,7 @@ impl Engine {
             while RUN.compared.load(Acquire) < self.cpus {
                 core::hint::spin_loop();
             }
-            if !RUN.stop.load(Acquire) && self.ramp == 0 {
+            if !RUN.stop.load(Acquire) && self.delay == 0 {
                 arch::mark();
             }
             now = MachineClock.ticks().max(1);
@@ -424,14 +482,10 @@ impl Engine {
         for queue in &mut self.queues {
             queue.state.moved = now;
         }
-        for job in &mut self.jobs {
-            job.begin(now, self.ramp > 0);
-        }
-        self.measure_at = now.saturating_add(self.ramp);
-        self.end_at = self.measure_at.saturating_add(self.runtime);
-        self.next_look_up = now;
+        self.begin_phase(now);
+        self.measure_at = now.saturating_add(self.delay);
         self.take_base(cpu::this());
-        self.measuring = self.ramp == 0;
+        self.measuring = self.delay == 0;
     }
 
     fn take_base(&mut self, cpu: &Cpu) {
@@ -537,22 +591,26 @@ impl Engine {
             if self.leads {
                 arch::mark();
             }
-            for job in &mut self.jobs {
-                job.begin_measuring(now);
-            }
             self.take_base(cpu);
         }
-        let over = now >= self.end_at;
+        self.next_look_up = now.saturating_add(self.rate.ticks(LOOK_UP));
+        let exit = RUN.exit.load(Acquire);
         for job in &mut self.jobs {
-            if job.finished_at.is_none() {
-                job.sample(now);
-                if over {
-                    job.stop(now);
-                    self.active -= usize::from(job.finished_at.is_some());
-                }
+            if job.finished_at.is_some() {
+                continue;
+            }
+            if exit {
+                // Those of later phases never begin.
+                job.stop(now);
+                self.active -= usize::from(job.phase == self.phase && job.finished_at.is_some());
+            } else if job.phase == self.phase {
+                let next = job.look_up(now);
+                self.active -= usize::from(job.finished_at.is_some());
+                self.next_look_up = self.next_look_up.min(next);
             }
         }
-        cpu.jobs.set(self.active as u64);
+        let unfinished = self.jobs.iter().filter(|job| job.finished_at.is_none()).count();
+        cpu.jobs.set(unfinished as u64);
         if self.wait.masks_interrupts() {
             self.accept_all(cpu);
         }
@@ -572,11 +630,8 @@ impl Engine {
         if self.leads {
             progress::show(now, !self.measuring);
         }
-        self.next_look_up = now.saturating_add(self.rate.ticks(LOOK_UP));
-        for limit in [self.measure_at, self.end_at] {
-            if limit > now {
-                self.next_look_up = self.next_look_up.min(limit);
-            }
+        if self.measure_at > now {
+            self.next_look_up = self.next_look_up.min(self.measure_at);
         }
         // Somebody may have failed while this CPU stood still.
         Ok(!RUN.stop.load(Acquire))

@@ -263,10 +263,10 @@ impl Engine {
                     continue;
                 };
                 let was_active = job.finished_at.is_none();
-                if job.reissue(token, &mut queue.pair) {
+                if job.reissue(token, &mut queue.pair, self.reissue) {
                     shared.reissued.fetch_add(1, Relaxed);
                 }
-                self.active -= usize::from(was_active && job.finished_at.is_some());
+                self.active -= usize::from(was_active && job.finished_at.is_some() && job.phase == self.phase);
             }
             queue.pair.commit();
         }
@@ -307,7 +307,7 @@ impl Engine {
                     return Err(run_failure(format!("{name}: no room for a flush")));
                 }
                 queue.pair.commit();
-                let deadline = MachineClock.deadline(Duration::from_micros(job.spec.command_timeout_us));
+                let deadline = MachineClock.deadline(self.command_timeout);
                 loop {
                     if let Some(completion) = queue.pair.poll().map_err(protocol)? {
                         queue.pair.acknowledge();

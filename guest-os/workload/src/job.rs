@@ -1,10 +1,11 @@
 //! What to do: jobs in fio's words.
 //!
-//! The same names serve the command line (`--bs 4k`), and the guest's boot arguments (`bs=4k`), by which the host hands the
-//! job over and by which a person can start the guest without the host side.
+//! A [`JobSet`] is what a guest is told to do: how the run as a whole goes ([`RunSpec`]), and its jobs ([`JobSpec`]). Which
+//! options there are, and how they are written, is in [`options`](crate::options).
 
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::RangeInclusive;
@@ -13,23 +14,22 @@ use core::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::units::{UnitError, parse_size, parse_time_us};
+use crate::units::parse_size;
 
 /// The largest block that a job may ask for, in bytes.
 pub const MAX_BLOCK_SIZE: u64 = 1 << 30;
 /// The deepest queue that a job may ask for.
 pub const MAX_IODEPTH: u64 = 65_535;
-/// How long a command is given unless the job says otherwise, in microseconds: as long as Linux gives it.
-const DEFAULT_COMMAND_TIMEOUT_US: u64 = 30_000_000;
-/// How long `hybrid` looks unless the job says otherwise, in microseconds: KVM's own bound on x86.
-const DEFAULT_HYBRID_US: u64 = 200;
+/// How long `hybrid` looks unless the run says otherwise, in microseconds: KVM's own bound on x86.
+pub const DEFAULT_HYBRID_US: u64 = 200;
 /// How long `hybrid` may look at most, in microseconds.
 pub const MAX_HYBRID_US: u64 = 1_000_000;
 /// How long a command may be given, in microseconds: time is looked at ten times a second.
 pub const COMMAND_TIMEOUT_US: RangeInclusive<u64> = 200_000..=3_600_000_000;
-/// The most copies of a job.
+/// The most copies of a job, and the most of all jobs together.
 pub const MAX_NUMJOBS: u64 = 4096;
-
+/// The most queue pairs of one controller that a CPU may own.
+pub const MAX_QUEUES_PER_CPU: u64 = 64;
 /// Declares an enum whose variants have a name in options and reports.
 macro_rules! named {
     ($(#[$outer:meta])* $name:ident { $($(#[$inner:meta])* $variant:ident = $text:literal $(| $alias:literal)*,)+ }) => {
@@ -97,12 +97,18 @@ named! {
 impl Load {
     /// Whether the job writes to the device.
     pub const fn writes(self) -> bool {
-        !matches!(self, Self::Read | Self::RandRead)
+        matches!(
+            self,
+            Self::Write | Self::RandWrite | Self::ReadWrite | Self::RandReadWrite
+        )
     }
 
     /// Whether the job reads from the device.
     pub const fn reads(self) -> bool {
-        !matches!(self, Self::Write | Self::RandWrite)
+        matches!(
+            self,
+            Self::Read | Self::RandRead | Self::ReadWrite | Self::RandReadWrite
+        )
     }
 
     /// Whether blocks come in random order.
@@ -140,6 +146,18 @@ impl Wait {
 }
 
 named! {
+    /// Which queues share an interrupt vector (`vectors`).
+    Vectors {
+        /// None, as far as a controller has MSI-X entries enough.
+        PerQueue = "per-queue",
+        /// Those of a controller on the same CPU.
+        PerController = "per-controller",
+        /// All on the same CPU.
+        Shared = "shared",
+    }
+}
+
+named! {
     /// What reads check and writes leave (`verify`).
     Verify {
         /// Nothing is checked; writes leave whatever the buffer holds.
@@ -149,14 +167,36 @@ named! {
     }
 }
 
-/// How much of each namespace a job covers (`size`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+named! {
+    /// How copies of a job share the CPUs of `cpus_allowed`.
+    CpuPolicy {
+        /// In turn.
+        Shared = "shared",
+        /// One CPU each; more copies than CPUs begin again.
+        Split = "split",
+    }
+}
+
+/// How much of each namespace a job covers, or where it begins (`size`, `io_size`, `offset`, `offset_increment`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// This many bytes from the start.
+    /// This many bytes.
     Bytes(u64),
-    /// This share of the namespace, 1 to 100.
+    /// This share of the namespace, 0 to 100.
     Percent(u8),
+}
+
+impl Size {
+    /// Nothing.
+    pub const ZERO: Self = Self::Bytes(0);
+
+    /// As bytes of a namespace of `whole` bytes.
+    pub const fn of(self, whole: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Percent(percent) => (whole as u128 * percent as u128 / 100) as u64,
+        }
+    }
 }
 
 impl fmt::Display for Size {
@@ -168,8 +208,62 @@ impl fmt::Display for Size {
     }
 }
 
-/// One job: a load, `numjobs` times.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_suffix('%') {
+            Some(percent) => match percent.parse() {
+                Ok(percent @ 0..=100) => Ok(Self::Percent(percent)),
+                _ => Err(format!("`{text}` is not 0% to 100%")),
+            },
+            None => parse_size(text).map(Self::Bytes).map_err(|error| error.to_string()),
+        }
+    }
+}
+
+/// How the run as a whole goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSpec {
+    /// How completions are found.
+    pub wait: Wait,
+    /// How long `hybrid` looks before it halts, in microseconds.
+    pub hybrid_us: u64,
+    /// `hybrid` finds the length itself, with `hybrid_us` as its bound.
+    pub adaptive: bool,
+    /// Queue pairs of each controller that each CPU owns, as far as they are granted.
+    pub queues_per_cpu: u64,
+    /// Which queues share a vector.
+    pub vectors: Vectors,
+    /// How long a command may take before it is aborted, and the controller reset if that does not help, in microseconds.
+    pub command_timeout_us: u64,
+    /// Issue writes again that a controller reset has cut off; without it they count as failed.
+    pub retry_writes: bool,
+    /// Leave doorbell values in memory where the controller offers that, and ring only when it asks.
+    pub shadow_doorbells: bool,
+    /// Writes to devices are allowed.
+    pub allow_write: bool,
+}
+
+impl Default for RunSpec {
+    fn default() -> Self {
+        Self {
+            wait: Wait::Interrupt,
+            hybrid_us: DEFAULT_HYBRID_US,
+            adaptive: false,
+            queues_per_cpu: 1,
+            vectors: Vectors::PerQueue,
+            // As long as Linux gives it.
+            command_timeout_us: 30_000_000,
+            retry_writes: false,
+            shadow_doorbells: false,
+            allow_write: false,
+        }
+    }
+}
+
+/// One job: a load, `numjobs` times. Numbers that are 0 by default mean that nothing is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobSpec {
     /// Name in reports.
     pub name: String,
@@ -177,42 +271,60 @@ pub struct JobSpec {
     pub rw: Load,
     /// Bytes per I/O.
     pub bs: u64,
-    /// I/Os in flight per job, over all its namespaces.
-    pub iodepth: u32,
-    /// Copies of the job, each on a CPU of its own.
-    pub numjobs: u32,
-    /// How long to run at most, in microseconds; None: until `size` bytes are done.
-    pub runtime_us: Option<u64>,
-    /// How long to run before measuring begins, in microseconds.
-    pub ramp_time_us: u64,
-    /// Go round again when `size` is done, until `runtime` is over.
-    pub time_based: bool,
+    /// I/Os begin at multiples of this many bytes; 0: of `bs`.
+    pub blockalign: u64,
+    /// I/Os in flight per copy, over all its namespaces.
+    pub iodepth: u64,
+    /// Copies of the job.
+    pub numjobs: u64,
+    /// The namespaces that it uses, by name, with `:` between; nothing: all.
+    pub filename: String,
     /// The part of each namespace that is covered.
     pub size: Size,
-    /// At most this many I/Os per job.
-    pub number_ios: Option<u64>,
+    /// Bytes that are moved in each namespace; nothing: those of `size`.
+    pub io_size: Size,
+    /// Where that part begins.
+    pub offset: Size,
+    /// How much later each further copy begins.
+    pub offset_increment: Size,
+    /// At most this many I/Os per copy.
+    pub number_ios: u64,
+    /// How often `size` is gone through.
+    pub loops: u64,
+    /// How long to run at most, in microseconds; 0: until `size` is done.
+    pub runtime_us: u64,
+    /// Go round again when `size` is done, until `runtime` is over.
+    pub time_based: bool,
+    /// How long to run before measuring begins, in microseconds.
+    pub ramp_time_us: u64,
+    /// How long to wait before the first I/O, in microseconds.
+    pub startdelay_us: u64,
     /// Reads in 100 I/Os of a mixed load.
-    pub rwmixread: u8,
-    /// Start of the random numbers; the same seed gives the same I/Os.
+    pub rwmixread: u64,
+    /// The same random numbers in each run.
+    pub randrepeat: bool,
+    /// Start of the random numbers.
     pub randseed: u64,
     /// Do not care whether random blocks come once each.
     pub norandommap: bool,
-    /// How completions are found.
-    pub wait: Wait,
-    /// How long `hybrid` looks before it halts, in microseconds.
-    pub hybrid_us: u64,
-    /// `hybrid` finds the length itself, with `hybrid_us` as its bound.
-    pub adaptive: bool,
     /// What reads check and writes leave.
     pub verify: Verify,
     /// Flush each namespace that was written, at the end of the job.
     pub end_fsync: bool,
-    /// How long a command may take before it is aborted, and the controller reset if that does not help, in microseconds.
-    pub command_timeout_us: u64,
-    /// Issue writes again that a controller reset has cut off; without it they count as failed.
-    pub retry_writes: bool,
-    /// Leave doorbell values in memory where the controller offers that, and ring only when it asks.
-    pub shadow_doorbells: bool,
+    /// Go on when a command fails.
+    pub continue_on_error: bool,
+    /// When this job ends, all end.
+    pub exitall: bool,
+    /// Wait until all jobs before this one are done.
+    pub stonewall: bool,
+    /// Begin a group of reports.
+    pub new_group: bool,
+    /// Report all jobs of a group together.
+    pub group_reporting: bool,
+    /// The CPUs that its copies may run on; none: all.
+    pub cpus_allowed: Vec<u16>,
+    /// How the copies share them.
+    pub cpus_allowed_policy: CpuPolicy,
 }
 
 impl Default for JobSpec {
@@ -221,35 +333,93 @@ impl Default for JobSpec {
             name: "job".to_string(),
             rw: Load::Read,
             bs: 4096,
+            blockalign: 0,
             iodepth: 1,
             numjobs: 1,
-            runtime_us: None,
-            ramp_time_us: 0,
-            time_based: false,
+            filename: String::new(),
             size: Size::Percent(100),
-            number_ios: None,
+            io_size: Size::ZERO,
+            offset: Size::ZERO,
+            offset_increment: Size::ZERO,
+            number_ios: 0,
+            loops: 1,
+            runtime_us: 0,
+            time_based: false,
+            ramp_time_us: 0,
+            startdelay_us: 0,
             rwmixread: 50,
+            randrepeat: true,
             randseed: 0x8989,
             norandommap: false,
-            wait: Wait::Interrupt,
-            hybrid_us: DEFAULT_HYBRID_US,
-            adaptive: false,
             verify: Verify::None,
             end_fsync: false,
-            command_timeout_us: DEFAULT_COMMAND_TIMEOUT_US,
-            retry_writes: false,
-            shadow_doorbells: false,
+            continue_on_error: true,
+            exitall: false,
+            stonewall: false,
+            new_group: false,
+            group_reporting: false,
+            cpus_allowed: Vec::new(),
+            cpus_allowed_policy: CpuPolicy::Shared,
         }
     }
 }
 
-/// Everything a guest is told to do.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+impl JobSpec {
+    /// How long a run of it takes that is bounded by time, in microseconds.
+    pub const fn longest_us(&self) -> Option<u64> {
+        match self.runtime_us {
+            0 => None,
+            runtime => Some(self.delay_us().saturating_add(runtime)),
+        }
+    }
+
+    /// How long after its phase begins it is measured, in microseconds.
+    pub const fn delay_us(&self) -> u64 {
+        self.startdelay_us.saturating_add(self.ramp_time_us)
+    }
+
+    /// Whether it uses this namespace (`nvme0n1`).
+    pub fn uses(&self, namespace: &str) -> bool {
+        self.filename.is_empty() || self.files().any(|name| name == namespace)
+    }
+
+    /// The namespaces that it names.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.filename.split(':').filter(|name| !name.is_empty())
+    }
+}
+
+/// Everything a guest is told to do. It travels as its [arguments](JobSet::to_arguments).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub struct JobSet {
-    /// The job.
-    pub job: JobSpec,
-    /// Writes to devices are allowed.
-    pub allow_write: bool,
+    /// How the run goes.
+    pub run: RunSpec,
+    /// The jobs, at least one.
+    pub jobs: Vec<JobSpec>,
+}
+
+impl Default for JobSet {
+    fn default() -> Self {
+        Self {
+            run: RunSpec::default(),
+            jobs: vec![JobSpec::default()],
+        }
+    }
+}
+
+impl From<JobSet> for String {
+    fn from(set: JobSet) -> Self {
+        set.to_arguments()
+    }
+}
+
+impl TryFrom<String> for JobSet {
+    type Error = JobError;
+
+    fn try_from(text: String) -> Result<Self, JobError> {
+        Self::from_arguments(&text)
+    }
 }
 
 /// An option that cannot be taken.
@@ -263,33 +433,13 @@ pub enum JobError {
         /// The option that it resembles.
         nearest: Option<&'static str>,
     },
-    /// A size or time is malformed.
-    #[error("{name}: {error}")]
-    Unit {
+    /// A value does not fit its option.
+    #[error("{name}: {problem}")]
+    Value {
         /// The option.
-        name: String,
+        name: &'static str,
         /// What is wrong.
-        error: UnitError,
-    },
-    /// A word is none of the known ones.
-    #[error("{name}: {error}")]
-    Choice {
-        /// The option.
-        name: String,
-        /// What is wrong.
-        error: Choice,
-    },
-    /// A number is out of its range.
-    #[error("{name}: `{value}` is not a whole number from {min} to {max}")]
-    Range {
-        /// The option.
-        name: String,
-        /// What was given.
-        value: String,
-        /// Smallest value.
-        min: u64,
-        /// Largest value.
-        max: u64,
+        problem: String,
     },
     /// The options do not fit together.
     #[error("{0}")]
@@ -300,202 +450,51 @@ fn hint(nearest: &Option<&'static str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; did you mean `{name}`?"))
 }
 
-/// Names of all options of a job set, as in boot arguments.
-pub const OPTIONS: &[&str] = &[
-    "name",
-    "rw",
-    "bs",
-    "iodepth",
-    "numjobs",
-    "runtime",
-    "ramp_time",
-    "time_based",
-    "size",
-    "number_ios",
-    "rwmixread",
-    "randseed",
-    "norandommap",
-    "wait",
-    "hybrid",
-    "adaptive",
-    "verify",
-    "allow_write",
-    "end_fsync",
-    "command_timeout",
-    "retry_writes",
-    "shadow_doorbells",
-];
-
 impl JobSet {
-    /// Sets one option by its name.
-    ///
-    /// # Errors
-    /// When the name is unknown or the value does not fit; nothing is changed then.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<(), JobError> {
-        let unit = |error| JobError::Unit {
-            name: name.to_string(),
-            error,
-        };
-        let choice = |error| JobError::Choice {
-            name: name.to_string(),
-            error,
-        };
-        let range = |min, max| {
-            let error = || JobError::Range {
-                name: name.to_string(),
-                value: value.to_string(),
-                min,
-                max,
-            };
-            value.parse().ok().filter(|n| (min..=max).contains(n)).ok_or_else(error)
-        };
-        let size = |min, max| {
-            let bytes = parse_size(value).map_err(unit)?;
-            if (min..=max).contains(&bytes) {
-                Ok(bytes)
-            } else {
-                Err(JobError::Range {
-                    name: name.to_string(),
-                    value: value.to_string(),
-                    min,
-                    max,
-                })
-            }
-        };
-        let flag = || match value {
-            "" | "1" => Ok(true),
-            "0" => Ok(false),
-            _ => Err(JobError::Range {
-                name: name.to_string(),
-                value: value.to_string(),
-                min: 0,
-                max: 1,
-            }),
-        };
-        let job = &mut self.job;
-        match name {
-            "name" => {
-                let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-                if value.is_empty() || value.len() > 64 || !value.chars().all(plain) {
-                    return Err(JobError::Conflict(format!(
-                        "name: `{value}` is not 1 to 64 letters, digits, `-`, `_` or `.`"
-                    )));
-                }
-                job.name = value.to_string();
-            }
-            "rw" => job.rw = value.parse().map_err(choice)?,
-            "bs" => job.bs = size(1, MAX_BLOCK_SIZE)?,
-            "iodepth" => job.iodepth = range(1, MAX_IODEPTH)? as u32,
-            "numjobs" => job.numjobs = range(1, MAX_NUMJOBS)? as u32,
-            "runtime" => job.runtime_us = Some(parse_time_us(value).map_err(unit)?).filter(|us| *us > 0),
-            "ramp_time" => job.ramp_time_us = parse_time_us(value).map_err(unit)?,
-            "time_based" => job.time_based = flag()?,
-            "size" => {
-                job.size = match value.strip_suffix('%') {
-                    Some(percent) => {
-                        let error = || JobError::Range {
-                            name: name.to_string(),
-                            value: value.to_string(),
-                            min: 1,
-                            max: 100,
-                        };
-                        Size::Percent(
-                            percent
-                                .parse()
-                                .ok()
-                                .filter(|n| (1..=100).contains(n))
-                                .ok_or_else(error)?,
-                        )
-                    }
-                    None => Size::Bytes(size(1, u64::MAX)?),
-                }
-            }
-            "number_ios" => job.number_ios = Some(range(1, u64::MAX)?),
-            "rwmixread" => job.rwmixread = range(0, 100)? as u8,
-            "randseed" => job.randseed = range(0, u64::MAX)?,
-            "norandommap" => job.norandommap = flag()?,
-            "wait" => job.wait = value.parse().map_err(choice)?,
-            "hybrid" => job.hybrid_us = range(0, MAX_HYBRID_US)?,
-            "adaptive" => job.adaptive = flag()?,
-            "verify" => job.verify = value.parse().map_err(choice)?,
-            "end_fsync" => job.end_fsync = flag()?,
-            "command_timeout" => {
-                let us = parse_time_us(value).map_err(unit)?;
-                if !COMMAND_TIMEOUT_US.contains(&us) {
-                    return Err(JobError::Conflict(format!(
-                        "command_timeout: `{value}` is not 200ms to 1h"
-                    )));
-                }
-                job.command_timeout_us = us;
-            }
-            "retry_writes" => job.retry_writes = flag()?,
-            "shadow_doorbells" => job.shadow_doorbells = flag()?,
-            "allow_write" => self.allow_write = flag()?,
-            _ => {
-                return Err(JobError::Unknown {
-                    name: name.to_string(),
-                    nearest: nearest(name),
-                });
-            }
-        }
-        Ok(())
+    /// Copies of all jobs.
+    pub fn instances(&self) -> u64 {
+        self.jobs.iter().map(|job| job.numjobs).sum()
     }
 
-    /// Reads boot arguments: options separated by white space, `name=value` or a bare `name` for a flag.
-    ///
-    /// # Errors
-    /// At the first option that is wrong, or when the options do not fit together.
-    pub fn from_arguments(arguments: &str) -> Result<Self, JobError> {
-        let mut set = Self::default();
-        for word in arguments.split_whitespace() {
-            let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            set.set(name, value)?;
-        }
-        set.check()?;
-        Ok(set)
-    }
-
-    /// The boot arguments that [`from_arguments`](Self::from_arguments) reads back to this job set.
-    pub fn to_arguments(&self) -> String {
-        let job = &self.job;
-        let mut words: Vec<String> = Vec::new();
-        words.push(format!(
-            "name={} rw={} bs={} iodepth={} numjobs={}",
-            job.name, job.rw, job.bs, job.iodepth, job.numjobs
-        ));
-        if let Some(us) = job.runtime_us {
-            words.push(format!("runtime={us}us"));
-        }
-        if job.ramp_time_us > 0 {
-            words.push(format!("ramp_time={}us", job.ramp_time_us));
-        }
-        words.push(format!(
-            "size={} rwmixread={} randseed={} wait={} verify={}",
-            job.size, job.rwmixread, job.randseed, job.wait, job.verify
-        ));
-        if let Some(ios) = job.number_ios {
-            words.push(format!("number_ios={ios}"));
-        }
-        if job.hybrid_us != DEFAULT_HYBRID_US {
-            words.push(format!("hybrid={}", job.hybrid_us));
-        }
-        if job.command_timeout_us != DEFAULT_COMMAND_TIMEOUT_US {
-            words.push(format!("command_timeout={}us", job.command_timeout_us));
-        }
-        for (name, on) in [
-            ("time_based", job.time_based),
-            ("norandommap", job.norandommap),
-            ("adaptive", job.adaptive),
-            ("end_fsync", job.end_fsync),
-            ("retry_writes", job.retry_writes),
-            ("shadow_doorbells", job.shadow_doorbells),
-            ("allow_write", self.allow_write),
-        ] {
-            if on {
-                words.push(name.to_string());
+    /// The jobs that run at the same time: ranges of their list, one after the other.
+    pub fn phases(&self) -> Vec<core::ops::Range<usize>> {
+        let mut phases = Vec::new();
+        let mut first = 0;
+        for (number, job) in self.jobs.iter().enumerate().skip(1) {
+            if job.stonewall {
+                phases.push(first..number);
+                first = number;
             }
         }
-        words.join(" ")
+        phases.push(first..self.jobs.len());
+        phases
+    }
+
+    /// How long a run takes if each of its phases is bounded by time, in microseconds.
+    pub fn longest_us(&self) -> Option<u64> {
+        let phase = |jobs: &[JobSpec]| {
+            jobs.iter()
+                .map(JobSpec::longest_us)
+                .try_fold(0, |most, us| Some(us?.max(most)))
+        };
+        self.phases()
+            .into_iter()
+            .try_fold(0u64, |sum, jobs| Some(sum.saturating_add(phase(&self.jobs[jobs])?)))
+    }
+
+    /// The most copies that run at the same time.
+    pub fn widest(&self) -> u64 {
+        let copies = |jobs: &[JobSpec]| jobs.iter().map(|job| job.numjobs).sum();
+        self.phases()
+            .into_iter()
+            .map(|jobs| copies(&self.jobs[jobs]))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The longest block of any job.
+    pub fn max_block(&self) -> u64 {
+        self.jobs.iter().map(|job| job.bs).max().unwrap_or(0)
     }
 
     /// Checks what no single option shows.
@@ -503,154 +502,71 @@ impl JobSet {
     /// # Errors
     /// [`JobError::Conflict`] with the way out.
     pub fn check(&self) -> Result<(), JobError> {
-        let job = &self.job;
-        if job.rw.writes() && !self.allow_write {
-            return Err(JobError::Conflict(format!(
-                "rw={} writes to the drive, which destroys what it holds; add --allow-write (allow_write in boot arguments) if that is meant",
-                job.rw
-            )));
-        }
-        if job.wait != Wait::Hybrid && (job.adaptive || job.hybrid_us != DEFAULT_HYBRID_US) {
+        let run = &self.run;
+        if run.wait != Wait::Hybrid && (run.adaptive || run.hybrid_us != DEFAULT_HYBRID_US) {
             return Err(JobError::Conflict(format!(
                 "hybrid and adaptive say how long wait=hybrid looks, and wait is {}; add --wait hybrid",
-                job.wait
+                run.wait
             )));
         }
-        if job.time_based && job.runtime_us.is_none() {
-            return Err(JobError::Conflict(
-                "time_based needs a runtime; add --runtime SECONDS".to_string(),
+        if self.instances() > MAX_NUMJOBS {
+            return Err(JobError::Conflict(format!(
+                "the jobs have {} copies together, and {MAX_NUMJOBS} can run; use a smaller numjobs",
+                self.instances()
+            )));
+        }
+        for job in &self.jobs {
+            self.check_job(job).map_err(|problem| {
+                JobError::Conflict(match self.jobs.len() {
+                    1 => problem,
+                    _ => format!("job {}: {problem}", job.name),
+                })
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_job(&self, job: &JobSpec) -> Result<(), String> {
+        if job.rw.writes() && !self.run.allow_write {
+            return Err(format!(
+                "rw={} writes to the drive, which destroys what it holds; add --allow-write (allow_write in boot arguments) if that is meant",
+                job.rw
             ));
+        }
+        if job.time_based && job.runtime_us == 0 {
+            return Err("time_based needs a runtime; add --runtime SECONDS".to_string());
         }
         Ok(())
     }
 }
 
-/// The known option that is fewest edits away, if that is few enough to be a slip.
-pub fn nearest(name: &str) -> Option<&'static str> {
-    let near = OPTIONS.iter().map(|option| (edits(name, option), *option)).min()?;
-    (near.0 <= 1 + name.len() / 4).then_some(near.1)
-}
-
-/// Levenshtein distance.
-fn edits(a: &str, b: &str) -> usize {
-    let b = b.as_bytes();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
-    fn arguments_read_as_written() {
-        let set = JobSet::from_arguments("rw=randrw bs=8k iodepth=32 numjobs=2 runtime=5 ramp_time=500ms time_based norandommap size=50% allow_write").unwrap();
-        assert!(set.allow_write && set.job.time_based && set.job.norandommap);
-        assert_eq!(
-            (set.job.rw, set.job.bs, set.job.size),
-            (Load::RandReadWrite, 8192, Size::Percent(50))
-        );
-        assert_eq!((set.job.runtime_us, set.job.ramp_time_us), (Some(5_000_000), 500_000));
-        assert_eq!(JobSet::from_arguments("  ").unwrap(), JobSet::default());
-        assert_eq!(
-            JobSet::from_arguments("rw=readwrite allow_write=1").unwrap().job.rw,
-            Load::ReadWrite
-        );
-    }
-
-    #[test]
-    fn errors_name_the_option_and_the_way_out() {
-        let error = |arguments: &str| JobSet::from_arguments(arguments).unwrap_err().to_string();
-        assert_eq!(error("iodetph=4"), "unknown option `iodetph`; did you mean `iodepth`?");
-        assert_eq!(error("colour=red"), "unknown option `colour`");
-        assert_eq!(error("bs=4q"), "bs: `q` in `4q` is no unit; known are k, m, g, t, p");
-        assert_eq!(error("bs=0"), "bs: `0` is not a whole number from 1 to 1073741824");
-        assert_eq!(error("iodepth=0"), "iodepth: `0` is not a whole number from 1 to 65535");
-        assert_eq!(
-            error("iodepth=-1"),
-            "iodepth: `-1` is not a whole number from 1 to 65535"
-        );
-        assert_eq!(
-            error("rw=sideways"),
-            "rw: `sideways` is none of read, write, randread, randwrite, rw, randrw"
-        );
-        assert_eq!(error("size=0%"), "size: `0%` is not a whole number from 1 to 100");
-        assert_eq!(
-            error("wait=never"),
-            "wait: `never` is none of interrupt, halt, poll, pending, hybrid"
-        );
-        for words in ["hybrid=50", "adaptive wait=pending"] {
-            assert!(error(words).ends_with("; add --wait hybrid"), "{}", error(words));
-        }
-        assert_eq!(error("time_based"), "time_based needs a runtime; add --runtime SECONDS");
-        assert_eq!(
-            error("name=a;b"),
-            "name: `a;b` is not 1 to 64 letters, digits, `-`, `_` or `.`"
-        );
-        assert!(error("rw=randwrite").contains("--allow-write"));
+    fn phases_end_at_a_stonewall() {
+        let job = |stonewall, runtime_us, numjobs| JobSpec {
+            stonewall,
+            runtime_us,
+            numjobs,
+            startdelay_us: 1,
+            ..JobSpec::default()
+        };
+        let mut set = JobSet {
+            jobs: vec![job(true, 5, 1), job(false, 9, 2), job(true, 7, 2)],
+            ..JobSet::default()
+        };
+        assert_eq!(set.phases(), [0..2, 2..3]);
+        assert_eq!((set.longest_us(), set.instances(), set.widest()), (Some(18), 5, 3));
+        set.jobs[1].runtime_us = 0;
+        assert_eq!(set.longest_us(), None);
     }
 
     #[test]
-    fn every_option_can_be_set() {
-        for name in OPTIONS {
-            let value = match *name {
-                "rw" => "read",
-                "wait" => "poll",
-                "verify" => "none",
-                "command_timeout" => "5s",
-                _ => "1",
-            };
-            assert_eq!(JobSet::default().set(name, value), Ok(()), "{name}");
-        }
-    }
-
-    prop_compose! {
-        fn any_set()(
-            names in ("[a-z][a-z0-9_.-]{0,20}", 0..Load::NAMES.len(), 0..Wait::NAMES.len(), 0..Verify::NAMES.len()),
-            numbers in (1..=MAX_BLOCK_SIZE, 1..=MAX_IODEPTH as u32, 1..=MAX_NUMJOBS as u32, 0..=100u8, any::<u64>()),
-            times in (prop::option::of(1..u64::MAX), 0..u64::MAX),
-            size in prop_oneof![(1..u64::MAX).prop_map(Size::Bytes), (1..=100u8).prop_map(Size::Percent)],
-            number_ios in prop::option::of(1..u64::MAX),
-            flags in any::<[bool; 6]>(),
-            command_timeout_us in COMMAND_TIMEOUT_US,
-            hybrid_us in 0..=MAX_HYBRID_US,
-        ) -> JobSet {
-            let rw: Load = Load::NAMES[names.1].parse().unwrap();
-            let wait: Wait = Wait::NAMES[names.2].parse().unwrap();
-            let hybrid = wait == Wait::Hybrid;
-            JobSet {
-                allow_write: rw.writes(),
-                job: JobSpec {
-                    name: names.0, rw, wait, verify: Verify::NAMES[names.3].parse().unwrap(),
-                    bs: numbers.0, iodepth: numbers.1, numjobs: numbers.2, rwmixread: numbers.3, randseed: numbers.4,
-                    runtime_us: times.0, ramp_time_us: times.1, size, number_ios,
-                    time_based: flags[0] && times.0.is_some(), norandommap: flags[1], end_fsync: flags[2], retry_writes: flags[3],
-                    shadow_doorbells: flags[4], command_timeout_us,
-                    hybrid_us: if hybrid { hybrid_us } else { DEFAULT_HYBRID_US }, adaptive: hybrid && flags[5],
-                },
-            }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn arguments_come_back_as_the_same_job(set in any_set()) {
-            prop_assert_eq!(JobSet::from_arguments(&set.to_arguments()), Ok(set));
-        }
-
-        #[test]
-        fn any_text_is_taken_or_refused(text in "\\PC{0,80}") {
-            let _ = JobSet::from_arguments(&text);
-        }
+    fn sizes_are_bytes_or_a_share() {
+        assert_eq!("25%".parse::<Size>().unwrap().of(1 << 20), 1 << 18);
+        assert_eq!("64k".parse::<Size>().unwrap().of(1), 65536);
+        assert_eq!("101%".parse::<Size>().unwrap_err(), "`101%` is not 0% to 100%");
     }
 }

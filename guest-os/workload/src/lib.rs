@@ -5,7 +5,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`units`] | sizes and times as fio writes them |
-//! | [`job`] | what to do: [`JobSet`](job::JobSet), fio's option names, boot arguments |
+//! | [`job`] | what to do: [`JobSet`](job::JobSet) |
+//! | [`options`] | fio's names and values for that, in boot arguments and elsewhere |
 //! | [`offsets`] | which block comes next |
 //! | [`pattern`] | contents of blocks that can be checked |
 //! | [`latency`] | fio's log-linear latency buckets |
@@ -24,6 +25,7 @@ pub mod frame;
 pub mod job;
 pub mod latency;
 pub mod offsets;
+pub mod options;
 pub mod pattern;
 pub mod report;
 pub mod units;

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{JobSpec, Wait};
+use crate::job::{JobSet, JobSpec, Wait};
 use crate::latency::{LatencyReport, Summary};
 
 /// Version of the schema below; guest and host of one binary always agree, a saved report may not.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// First frame: who speaks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +70,8 @@ pub enum FailureKind {
 pub struct Report {
     /// [`SCHEMA`] of the guest.
     pub schema: u32,
+    /// What it was told to do.
+    pub arguments: JobSet,
     /// The machine that the guest found.
     pub machine: Machine,
     /// Each NVMe controller.
@@ -303,9 +305,9 @@ pub struct Cpu {
 /// One job instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// What it was told.
-    pub spec: JobSpec,
-    /// Index among the copies.
+    /// Which of the jobs it is a copy of, by its place in [`Report::arguments`].
+    pub job: u32,
+    /// Index among all copies of all jobs.
     pub index: u32,
     /// The CPU that ran it.
     pub cpu: u32,
@@ -385,6 +387,11 @@ pub struct Miscompare {
 }
 
 impl Report {
+    /// What a job instance was told to do. A report from elsewhere may name a job that is not there.
+    pub fn spec(&self, job: &Job) -> Option<&JobSpec> {
+        self.arguments.jobs.get(job.job as usize)
+    }
+
     /// Commands that failed, miscompares included.
     pub fn errors(&self) -> u64 {
         let counts = |job: &Job| {

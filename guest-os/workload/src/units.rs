@@ -61,16 +61,18 @@ pub fn parse_size(text: &str) -> Result<u64, UnitError> {
         .ok_or_else(|| UnitError::Large(text.to_string()))
 }
 
-/// Reads a time in microseconds; a bare number is in seconds, as in fio.
+/// Reads a time in microseconds; a bare number is so many microseconds as `bare` says: fio has options in seconds and others
+/// in microseconds.
 ///
 /// # Errors
 /// When it is no number, the unit is unknown, or the time exceeds 64 bits.
-pub fn parse_time_us(text: &str) -> Result<u64, UnitError> {
+pub fn parse_time(text: &str, bare: u64) -> Result<u64, UnitError> {
     let (number, unit) = split(text)?;
     let factor = match unit.as_str() {
+        "" => bare,
         "us" | "usec" => 1,
         "ms" | "msec" => 1_000,
-        "" | "s" | "sec" => 1_000_000,
+        "s" | "sec" => 1_000_000,
         "m" | "min" => 60_000_000,
         "h" => 3_600_000_000,
         "d" => 86_400_000_000,
@@ -121,10 +123,10 @@ mod tests {
             ("2m", 120_000_000),
             ("1h", 3_600_000_000),
         ] {
-            assert_eq!(parse_time_us(text), Ok(us), "{text}");
+            assert_eq!(parse_time(text, 1_000_000), Ok(us), "{text}");
         }
         for text in ["", "s", "4q", "999999999999999999d"] {
-            assert!(parse_time_us(text).is_err(), "{text}");
+            assert!(parse_time(text, 1).is_err(), "{text}");
         }
     }
 }

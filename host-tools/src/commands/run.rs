@@ -21,8 +21,7 @@ pub fn run(arguments: &RunArguments) -> anyhow::Result<()> {
     plan.check_files(output.as_slice())
         .map_err(|error| Usage(error.to_string()))?;
     let destination = Destination::open(&arguments.output)?;
-    let job = &plan.jobs.job;
-    let mut progress = Progress::new(job.runtime_us.map(|us| us.saturating_add(job.ramp_time_us)));
+    let mut progress = Progress::new(plan.jobs.longest_us());
     let result = vmm_glue::run::run(&plan, &mut |event| match event {
         Event::Note(note) => progress.note(note),
         Event::Starting(accelerator) => progress.note(&format!("starting the {} guest ({accelerator})", plan.arch)),

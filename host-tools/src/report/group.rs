@@ -1,10 +1,48 @@
 //! Jobs taken together.
 
+use workload::job::JobSet;
 use workload::latency::LatencyReport;
-use workload::report::{Direction, Job};
+use workload::report::{Direction, Job, Report};
 
 use crate::report::figures::sum;
 use crate::report::stats::Stats;
+
+/// The group of a job: as in fio, each `stonewall` and each `new_group` begins one.
+pub fn group_of(set: &JobSet, job: usize) -> u32 {
+    let begun = set.jobs.iter().take(job + 1).skip(1);
+    begun.filter(|job| job.stonewall || job.new_group).count() as u32
+}
+
+/// Job instances that are reported together: the copies of a job, or with `group_reporting` all of a group.
+pub struct Block {
+    /// The job after which it is named, by its place in the set.
+    pub job: usize,
+    /// Its group.
+    pub group: u32,
+    /// The instances.
+    pub jobs: Vec<Job>,
+}
+
+/// The blocks of a report, in the order of the jobs.
+pub fn blocks(report: &Report) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    let together = |job: usize| report.arguments.jobs.get(job).is_some_and(|spec| spec.group_reporting);
+    for instance in &report.jobs {
+        let job = instance.job as usize;
+        let group = group_of(&report.arguments, job);
+        let same =
+            |block: &&mut Block| block.job == job || (block.group == group && together(job) && together(block.job));
+        match blocks.iter_mut().find(same) {
+            Some(block) => block.jobs.push(instance.clone()),
+            None => blocks.push(Block {
+                job,
+                group,
+                jobs: vec![instance.clone()],
+            }),
+        }
+    }
+    blocks
+}
 
 /// What several instances of a job did in one direction.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,13 +1,13 @@
 //! The report for programs: fio's keys, and one object `doorpost` with everything else.
 
-use std::collections::BTreeMap;
-
 use serde::{Serialize, Serializer};
-use workload::job::JobSpec;
+use workload::job::{JobSet, JobSpec};
 use workload::latency::LatencyReport;
+use workload::options::{OPTIONS, RUN_OPTIONS, Settings};
 use workload::report::{Direction, Job};
 
 use crate::report::figures::{date, per_second, percent};
+use crate::report::group::group_of;
 use crate::report::latency::{Distribution, PERCENTILES};
 use crate::report::stats::Stats;
 use crate::report::{Run, Totals};
@@ -34,8 +34,8 @@ pub fn render(run: &Run) -> serde_json::Result<String> {
         timestamp: ended_ms.map(|ms| ms / 1000),
         timestamp_ms: ended_ms,
         time: ended_ms.map(|ms| date(ms / 1000)),
-        global_options: BTreeMap::new(),
-        jobs: run.report.jobs.iter().map(|job| job_entry(job, all)).collect(),
+        global_options: run_options(&run.report.arguments),
+        jobs: run.report.jobs.iter().map(|job| job_entry(run, job, all)).collect(),
         disk_util: [],
         doorpost: Own {
             totals: run.totals(),
@@ -56,7 +56,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<String>,
     #[serde(rename = "global options")]
-    global_options: BTreeMap<&'static str, String>,
+    global_options: Keyed<&'static str, String>,
     jobs: Vec<JobEntry>,
     disk_util: [(); 0],
     doorpost: Own<'a>,
@@ -161,7 +161,10 @@ struct Latency {
 const EIO: u32 = 5;
 const EILSEQ: u32 = 84;
 
-fn job_entry(job: &Job, all_bw: (f64, f64)) -> JobEntry {
+fn job_entry(run: &Run, job: &Job, all_bw: (f64, f64)) -> JobEntry {
+    // A report from elsewhere may name a job that it does not tell of.
+    let default = JobSpec::default();
+    let spec = run.report.spec(job).unwrap_or(&default);
     let mut both = job.read.lat.clone();
     both.merge(&job.write.lat);
     let distribution = Distribution::of(&both);
@@ -172,14 +175,14 @@ fn job_entry(job: &Job, all_bw: (f64, f64)) -> JobEntry {
         (false, 0) => 0,
     };
     JobEntry {
-        jobname: job.spec.name.clone(),
-        groupid: 0,
+        jobname: spec.name.clone(),
+        groupid: group_of(&run.report.arguments, job.job as usize),
         error,
         eta: 0,
         elapsed: (job.runtime_ns / 1000)
-            .saturating_add(job.spec.ramp_time_us)
+            .saturating_add(spec.delay_us())
             .div_ceil(1_000_000),
-        options: options(&job.spec),
+        options: options(spec),
         read: way(&job.read, job.runtime_ns, all_bw.0),
         write: way(&job.write, job.runtime_ns, all_bw.1),
         trim: way(&nothing, 0, 0.0),
@@ -199,7 +202,7 @@ fn job_entry(job: &Job, all_bw: (f64, f64)) -> JobEntry {
         latency_ns: rows(&distribution.nsec),
         latency_us: rows(&distribution.usec),
         latency_ms: rows(&distribution.msec),
-        latency_depth: job.spec.iodepth,
+        latency_depth: spec.iodepth as u32,
         latency_target: 0,
         latency_percentile: 100.0,
         latency_window: 0,
@@ -222,35 +225,52 @@ fn rows(shares: &[f64]) -> Shares {
     Keyed(Distribution::NAMES.into_iter().zip(shares.iter().copied()).collect())
 }
 
+/// Options that are listed even where they are what they are by default.
+const ALWAYS: &[&str] = &[
+    "name",
+    "rw",
+    "bs",
+    "iodepth",
+    "numjobs",
+    "size",
+    "rwmixread",
+    "randseed",
+    "verify",
+    "wait",
+];
+
+/// A job's own options.
 fn options(spec: &JobSpec) -> Keyed<&'static str, String> {
-    let mut options = vec![
-        ("name", spec.name.clone()),
-        ("rw", spec.rw.to_string()),
-        ("bs", spec.bs.to_string()),
-        ("iodepth", spec.iodepth.to_string()),
-        ("numjobs", spec.numjobs.to_string()),
-        ("size", spec.size.to_string()),
-        ("rwmixread", spec.rwmixread.to_string()),
-        ("randseed", spec.randseed.to_string()),
-        ("wait", spec.wait.to_string()),
-        ("verify", spec.verify.to_string()),
-        ("command_timeout", format!("{}us", spec.command_timeout_us)),
-    ];
-    if let Some(us) = spec.runtime_us {
-        options.push(("runtime", format!("{us}us")));
-    }
-    if spec.ramp_time_us > 0 {
-        options.push(("ramp_time", format!("{}us", spec.ramp_time_us)));
-    }
-    if let Some(ios) = spec.number_ios {
-        options.push(("number_ios", ios.to_string()));
-    }
-    for (name, on) in [("time_based", spec.time_based), ("norandommap", spec.norandommap)] {
-        if on {
-            options.push((name, "1".to_string()));
-        }
-    }
-    Keyed(options)
+    listed(
+        |name| !RUN_OPTIONS.contains(&name),
+        Settings {
+            job: spec.clone(),
+            ..Settings::default()
+        },
+    )
+}
+
+/// Options of the whole run.
+fn run_options(set: &JobSet) -> Keyed<&'static str, String> {
+    listed(
+        |name| RUN_OPTIONS.contains(&name),
+        Settings {
+            run: set.run.clone(),
+            ..Settings::default()
+        },
+    )
+}
+
+fn listed(is_meant: impl Fn(&str) -> bool, settings: Settings) -> Keyed<&'static str, String> {
+    let default = Settings::default();
+    let options = OPTIONS
+        .iter()
+        .filter(|option| is_meant(option.name))
+        .filter_map(|option| {
+            let value = option.get(&settings);
+            (ALWAYS.contains(&option.name) || value != option.get(&default)).then_some((option.name, value))
+        });
+    Keyed(options.collect())
 }
 
 fn way(direction: &Direction, runtime_ns: u64, all_bw: f64) -> Way {

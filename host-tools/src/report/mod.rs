@@ -12,7 +12,7 @@ pub mod text;
 
 use serde::{Deserialize, Serialize};
 use vmm_glue::run::Launcher;
-use workload::report::Report;
+use workload::report::{Job, Report};
 
 use crate::report::figures::{plural, sum};
 
@@ -29,6 +29,7 @@ impl Run {
     /// Sums over the whole run.
     pub fn totals(&self) -> Totals {
         let jobs = &self.report.jobs;
+        let failures = Failures::of(jobs);
         let reads = sum(jobs.iter().map(|job| job.read.ios));
         let writes = sum(jobs.iter().map(|job| job.write.ios));
         let interrupts = sum(self.report.cpus.iter().map(|cpu| cpu.interrupts));
@@ -38,8 +39,8 @@ impl Run {
             writes,
             read_bytes: sum(jobs.iter().map(|job| job.read.bytes)),
             written_bytes: sum(jobs.iter().map(|job| job.write.bytes)),
-            failed: sum(jobs.iter().flat_map(|job| &job.errors).map(|error| error.count)),
-            miscompares: sum(jobs.iter().map(|job| job.miscompares)),
+            failed: failures.failed,
+            miscompares: failures.miscompares,
             errors: self.report.errors(),
             interrupts,
             interrupts_per_io: (ios > 0).then(|| interrupts as f64 / ios as f64),
@@ -48,10 +49,33 @@ impl Run {
 
     /// What went wrong on the devices, if anything, in a few words.
     pub fn complaint(&self) -> Option<String> {
-        let totals = self.totals();
+        Failures::of(&self.report.jobs).complaint()
+    }
+}
+
+/// What went wrong on the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failures {
+    /// Commands that failed.
+    pub failed: u64,
+    /// Blocks that differed from their pattern.
+    pub miscompares: u64,
+}
+
+impl Failures {
+    /// Those of these job instances.
+    pub fn of(jobs: &[Job]) -> Self {
+        Self {
+            failed: sum(jobs.iter().flat_map(|job| &job.errors).map(|error| error.count)),
+            miscompares: sum(jobs.iter().map(|job| job.miscompares)),
+        }
+    }
+
+    /// In a few words, if there are any.
+    pub fn complaint(&self) -> Option<String> {
         let parts = [
-            (totals.failed, "command", "failed"),
-            (totals.miscompares, "block", "differed from the pattern"),
+            (self.failed, "command", "failed"),
+            (self.miscompares, "block", "differed from the pattern"),
         ];
         let parts = parts.iter().filter(|(count, _, _)| *count > 0);
         let parts: Vec<String> = parts

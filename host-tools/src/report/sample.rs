@@ -1,7 +1,7 @@
 //! Made-up runs for tests: figures that no machine measured, but one could.
 
 use vmm_glue::run::{Launcher, LauncherDrive};
-use workload::job::{JobSpec, Load, Size, Verify, Wait};
+use workload::job::{JobSet, JobSpec, Load, RunSpec, Size, Verify, Wait};
 use workload::latency::{Histogram, Summary};
 use workload::report::{
     Clock, Controller, Cpu, Direction, ErrorCount, ErrorLogEntry, Health, Job, Machine, Miscompare, Namespace, Queue,
@@ -56,8 +56,11 @@ pub fn quiet() -> Run {
     report.machine.clock.monotonic = true;
     report.queues[0].missed = 0;
     (report.cpus[0].wrong_cpu, report.cpus[0].unexpected) = (0, 0);
+    let spec = &mut report.arguments.jobs[0];
+    (spec.rw, spec.verify, spec.numjobs) = (Load::RandRead, Verify::None, 1);
+    report.arguments.run = RunSpec::default();
     let job = &mut report.jobs[0];
-    (job.spec.rw, job.spec.verify, job.wait) = (Load::RandRead, Verify::None, Wait::Interrupt);
+    job.wait = Wait::Interrupt;
     job.write = Direction::default();
     (job.errors, job.verified_blocks, job.miscompares, job.first_miscompare) = (Vec::new(), 0, 0, None);
     Run { report, launcher: None }
@@ -67,6 +70,25 @@ pub fn quiet() -> Run {
 pub fn report() -> Report {
     Report {
         schema: SCHEMA,
+        arguments: JobSet {
+            run: RunSpec {
+                allow_write: true,
+                ..RunSpec::default()
+            },
+            jobs: vec![JobSpec {
+                name: "mixed".to_string(),
+                rw: Load::RandReadWrite,
+                iodepth: 32,
+                numjobs: 2,
+                runtime_us: 5_000_000,
+                ramp_time_us: 500_000,
+                time_based: true,
+                size: Size::Percent(100),
+                rwmixread: 70,
+                verify: Verify::Pattern,
+                ..JobSpec::default()
+            }],
+        },
         machine: Machine {
             architecture: "x86_64".to_string(),
             hypervisor: "TCGTCGTCGTCG".to_string(),
@@ -206,19 +228,7 @@ fn cpu(number: u32) -> Cpu {
 
 fn job(index: u32) -> Job {
     Job {
-        spec: JobSpec {
-            name: "mixed".to_string(),
-            rw: Load::RandReadWrite,
-            iodepth: 32,
-            numjobs: 2,
-            runtime_us: Some(5_000_000),
-            ramp_time_us: 500_000,
-            time_based: true,
-            size: Size::Percent(100),
-            rwmixread: 70,
-            verify: Verify::Pattern,
-            ..JobSpec::default()
-        },
+        job: 0,
         index,
         cpu: index,
         wait: Wait::Halt,

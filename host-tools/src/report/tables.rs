@@ -368,10 +368,11 @@ fn interrupts(run: &Run, out: &mut String) -> fmt::Result {
     }
     let mut modes: Vec<String> = Vec::new();
     for job in &report.jobs {
-        let mode = if job.wait == job.spec.wait {
+        let asked = report.arguments.run.wait;
+        let mode = if job.wait == asked {
             job.wait.to_string()
         } else {
-            format!("{} ({} was asked for)", job.wait, job.spec.wait)
+            format!("{} ({asked} was asked for)", job.wait)
         };
         if !modes.contains(&mode) {
             modes.push(mode);

@@ -5,12 +5,12 @@ use std::fmt::{self, Write};
 use workload::job::{JobSpec, Load};
 use workload::report::{Direction, Job};
 
-use crate::report::Run;
 use crate::report::figures::{bandwidth, binary, count, decimal, per_second, percent};
-use crate::report::group::{Together, rows};
+use crate::report::group::{Block, Together, blocks, rows};
 use crate::report::latency::{Distribution, PERCENTILES, percentile_unit, unit};
 use crate::report::stats::Stats;
 use crate::report::tables;
+use crate::report::{Failures, Run};
 
 /// Writes a run's report.
 pub fn render(run: &Run) -> String {
@@ -28,32 +28,62 @@ type Way = (&'static str, fn(&Job) -> &Direction);
 const WAYS: [Way; 2] = [("read", |job| &job.read), ("write", |job| &job.write)];
 
 fn fio(run: &Run, out: &mut String) -> fmt::Result {
-    let jobs = &run.report.jobs;
-    let Some(first) = jobs.first() else {
+    let report = &run.report;
+    let blocks = blocks(report);
+    if blocks.is_empty() {
         return writeln!(out, "no job ran");
-    };
-    header(&first.spec, out)?;
-    writeln!(out)?;
-    let complaint = run
+    }
+    // A report from elsewhere may name a job that it does not tell of.
+    let default = JobSpec::default();
+    let spec = |block: &Block| report.arguments.jobs.get(block.job).unwrap_or(&default).clone();
+    for block in &blocks {
+        header(&spec(block), block.group, out)?;
+    }
+    for block in &blocks {
+        writeln!(out)?;
+        write_block(block, &spec(block), out)?;
+    }
+    let last = blocks.iter().map(|block| block.group).max().unwrap_or(0);
+    for group in 0..=last {
+        let jobs: Vec<Job> = blocks
+            .iter()
+            .filter(|block| block.group == group)
+            .flat_map(|block| block.jobs.iter().cloned())
+            .collect();
+        if jobs.is_empty() {
+            continue;
+        }
+        writeln!(out, "\nRun status group {group} (all jobs):")?;
+        for (name, direction) in WAYS {
+            let together = Together::of(&jobs, direction);
+            if together.ios > 0 {
+                status(name, &together, &jobs, direction, out)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn write_block(block: &Block, spec: &JobSpec, out: &mut String) -> fmt::Result {
+    let jobs = &block.jobs;
+    let failures = Failures::of(jobs);
+    let complaint = failures
         .complaint()
         .map_or(String::new(), |complaint| format!(" ({complaint})"));
     writeln!(
         out,
-        "{}: (groupid=0, jobs={}): err= {}{complaint}",
-        first.spec.name,
+        "{}: (groupid={}, jobs={}): err= {}{complaint}",
+        spec.name,
+        block.group,
         jobs.len(),
-        run.totals().errors
+        failures.failed.saturating_add(failures.miscompares)
     )?;
-    let ways: Vec<(Way, Together)> = WAYS
-        .iter()
-        .map(|way| (*way, Together::of(jobs, way.1)))
-        .filter(|(_, together)| together.ios > 0)
-        .collect();
-    for ((name, _), together) in &ways {
-        way(name, together, out)?;
-    }
+    let ways = WAYS.map(|(name, direction)| (name, Together::of(jobs, direction)));
     let mut both = Together::default();
-    ways.iter().for_each(|(_, together)| both.lat.merge(&together.lat));
+    for (name, together) in ways.iter().filter(|(_, together)| together.ios > 0) {
+        way(name, together, out)?;
+        both.lat.merge(&together.lat);
+    }
     distribution(&Distribution::of(&both.lat), out)?;
     let depths = rows(jobs, |job| job.depths);
     shares(
@@ -65,25 +95,19 @@ fn fio(run: &Run, out: &mut String) -> fmt::Result {
     let names = ["0", "4", "8", "16", "32", "64", ">=64"];
     shares("     submit    :", names, rows(jobs, |job| job.submit_batches), out)?;
     shares("     complete  :", names, rows(jobs, |job| job.complete_batches), out)?;
-    let totals = run.totals();
     writeln!(
         out,
         "     issued rwts: total={},{},0,0 short=0,0,0,0 dropped=0,0,0,0",
-        totals.reads, totals.writes
+        ways[0].1.ios, ways[1].1.ios
     )?;
     writeln!(
         out,
         "     latency   : target=0, window=0, percentile=100.00%, depth={}",
-        first.spec.iodepth
-    )?;
-    writeln!(out, "\nRun status group 0 (all jobs):")?;
-    for ((name, direction), together) in &ways {
-        status(name, together, jobs, direction, out)?;
-    }
-    Ok(())
+        spec.iodepth
+    )
 }
 
-fn header(spec: &JobSpec, out: &mut String) -> fmt::Result {
+fn header(spec: &JobSpec, group: u32, out: &mut String) -> fmt::Result {
     let bs = if spec.bs < 10_240 {
         format!("{}B", spec.bs)
     } else {
@@ -95,7 +119,7 @@ fn header(spec: &JobSpec, out: &mut String) -> fmt::Result {
     };
     writeln!(
         out,
-        "{}: (g=0): rw={}{mix}, bs=(R) {bs}-{bs}, (W) {bs}-{bs}, (T) {bs}-{bs}, ioengine=doorpost, iodepth={}",
+        "{}: (g={group}): rw={}{mix}, bs=(R) {bs}-{bs}, (W) {bs}-{bs}, (T) {bs}-{bs}, ioengine=doorpost, iodepth={}",
         spec.name, spec.rw, spec.iodepth
     )
 }
